@@ -1,0 +1,39 @@
+# Every target sets up what it needs, once, in .venv. `make test` on a fresh clone needs Python 3.11 and make.
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.esupcon-installed
+
+.PHONY: help setup test check format bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
+
+setup: $(STAMP)  ## create .venv and install everything (a second run installs nothing)
+
+# The stamp is written last, so an interrupted installation is taken up again.
+$(STAMP): pyproject.toml constraints.txt scripts/find-python
+	@python=$$(PYTHON="$(PYTHON)" sh scripts/find-python) || exit 1; \
+	test -x $(BIN)/python || "$$python" -m venv $(VENV)
+	@echo "Installing into $(VENV) (once; a minute or two) ..."
+	@PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+test: $(STAMP)  ## run all tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## rewrite files in the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## speed and memory beside the peers
+	$(BIN)/python benchmarks/losses.py
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -1,0 +1,1 @@
+"""Posterior probabilities from stored logits: NumPy only, no torch."""
