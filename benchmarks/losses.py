@@ -1,0 +1,144 @@
+"""Speed and memory of the contrastive losses beside two peers, as ratios measured in one run.
+
+    python benchmarks/losses.py [--quick] [--markdown FILE]
+
+Forward + backward, float32. `dense` is the textbook form (an n-by-n mask and n-by-n logits); `metric-learning` is
+pytorch-metric-learning's SupConLoss. Contestants take turns, and each one's best time counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from pytorch_metric_learning.losses import SupConLoss as PeerSupConLoss
+from torch import Tensor
+
+from esupcon import functional as F
+
+SIZES = (256, 1024, 4096, 8192, 16384, 32768, 65536)
+DENSE_UP_TO = 8192  # beyond, n-by-n tensors fill the memory of an ordinary machine
+TEMPERATURE = 0.1
+
+
+def dense_supcon(z: Tensor, labels: Tensor) -> Tensor:
+    z = torch.nn.functional.normalize(z)
+    others = ~torch.eye(len(z), dtype=torch.bool)
+    positives = ((labels[:, None] == labels[None, :]) & others).float()
+    logits = z @ z.T / TEMPERATURE
+    logits = logits - logits.max(1, keepdim=True).values.detach()
+    log_probability = logits - (logits.exp() * others).sum(1, keepdim=True).log()
+    return -((positives * log_probability).sum(1) / positives.sum(1)).mean()
+
+
+def contestants(d: int, k: int) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    peer = PeerSupConLoss(temperature=TEMPERATURE)
+    prototypes = torch.randn(k, d, requires_grad=True)
+    return {
+        "ours": lambda z, y: F.supcon_loss(z, y, temperature=TEMPERATURE),
+        "esupcon": lambda z, y: F.esupcon_loss(z, y, prototypes, temperature=TEMPERATURE),
+        "dense": dense_supcon,
+        "metric-learning": peer,
+    }
+
+
+def seconds(losses: dict[str, Callable[[Tensor, Tensor], Tensor]], n: int, d: int, k: int) -> dict[str, float]:
+    """Best time of each contestant, taken in turns so that a busy moment of the machine hits all of them."""
+    z, labels = torch.randn(n, d, requires_grad=True), torch.arange(n) % k
+    best = dict.fromkeys(losses, float("inf"))
+    rounds = 3 if n > 16384 else (7 if n > 2048 else 60)
+    for repeat in range(rounds):
+        for name, loss in losses.items():
+            if name in ("dense", "metric-learning") and (n > DENSE_UP_TO or (n > 2048 and repeat >= 4)):
+                continue
+            z.grad = None
+            start = time.perf_counter()
+            loss(z, labels).backward()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+PROBE = """
+import resource, sys, torch
+from esupcon import functional as F
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+n, name = int(sys.argv[1]), sys.argv[2]
+labels = torch.arange(n) % 100
+prototypes = torch.randn(100, 128, requires_grad=True)
+def step(z, y):
+    loss = F.supcon_loss(z, y) if name == "supcon" else F.esupcon_loss(z, y, prototypes)
+    loss.backward()
+step(torch.randn(512, 128, requires_grad=True), labels[:512])  # libraries and threads are loaded before the count
+z = torch.randn(n, 128, requires_grad=True)
+z.grad = torch.zeros_like(z)
+before = peak()
+step(z, labels)
+print((peak() - before) / 1024)
+"""
+
+
+def peak_mebibytes(n: int, loss: str) -> float:
+    """Peak resident memory above the inputs (z and its gradient), in a process of its own."""
+    out = subprocess.run([sys.executable, "-c", PROBE, str(n), loss], capture_output=True, text=True, check=True)
+    return float(out.stdout)
+
+
+def table(sizes: tuple[int, ...]) -> list[str]:
+    lines = [
+        "| n | d | K | SupCon, ms | vs metric-learning | vs dense | ESupCon / SupCon |",
+        "|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for d in (128, 512):
+        for k in (10, 100):
+            for n in sizes:
+                t = seconds(contestants(d, k), n, d, k)
+
+                def ratio(name: str, t: dict[str, float] = t) -> str:
+                    return f"{t[name] / t['ours']:.1f}x" if t[name] < float("inf") else "-"
+
+                lines.append(
+                    f"| {n:,} | {d} | {k} | {1e3 * t['ours']:,.2f} | {ratio('metric-learning')} | {ratio('dense')} "
+                    f"| {t['esupcon'] / t['ours']:.2f} |"
+                )
+                print(lines[-1], flush=True)
+    return lines
+
+
+def memory(sizes: tuple[int, ...]) -> list[str]:
+    lines = ["| n | SupCon, MiB | ESupCon (K = 100), MiB |", "|--:|--:|--:|"]
+    for n in sizes:
+        lines.append(f"| {n:,} | {peak_mebibytes(n, 'supcon'):.0f} | {peak_mebibytes(n, 'esupcon'):.0f} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="n up to 4,096 only")
+    parser.add_argument("--markdown", type=Path, help="also write the tables to this file")
+    arguments = parser.parse_args()
+    sizes = SIZES[:3] if arguments.quick else SIZES
+    machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}"
+    print(f"Forward + backward, float32, {machine}\n")
+    lines = [
+        f"Forward + backward, float32, {machine}.",
+        "",
+        *table(sizes),
+        "",
+        "Peak memory above the inputs, d = 128:",
+        "",
+    ]
+    print("\nPeak memory above the inputs, d = 128:\n")
+    lines += memory(sizes[-2:])
+    if arguments.markdown:
+        arguments.markdown.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

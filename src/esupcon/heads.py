@@ -1,0 +1,54 @@
+"""Classifier heads: they hold the parameters that the losses take as arguments, and give logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from esupcon.cosine import class_sums, unit_rows
+from esupcon.precision import without_autocast
+from esupcon.validation import check_embeddings, check_labels, check_temperature
+
+
+class LinearHead(nn.Linear):
+    """logits = W z + b: the un-normalised head of plain cross entropy."""
+
+    def __init__(self, dim: int, n_classes: int) -> None:
+        super().__init__(dim, n_classes)
+
+
+class PrototypeHead(nn.Module):
+    """logits_k = cos(z, theta_k) / temperature. `weight` (n_classes, dim) holds the prototypes theta.
+
+    The softmax of the logits is the posterior that `esupcon_loss` trains. Prototypes enter through their
+    direction alone, so their length carries no information; leave them out of weight decay.
+    """
+
+    def __init__(self, dim: int, n_classes: int, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.temperature = check_temperature(temperature)
+        self.weight = nn.Parameter(torch.empty(n_classes, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Random directions of length one: independent of dim and n_classes."""
+        nn.init.normal_(self.weight)
+        with torch.no_grad():
+            self.weight.copy_(unit_rows(self.weight))
+
+    @without_autocast
+    def forward(self, z: Tensor) -> Tensor:
+        z = check_embeddings(z)
+        return unit_rows(z) @ unit_rows(self.weight.to(z.dtype)).T / self.temperature
+
+    def extra_repr(self) -> str:
+        n_classes, dim = self.weight.shape
+        return f"dim={dim}, n_classes={n_classes}, temperature={self.temperature}"
+
+
+def class_means(z: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    """c_k = 1/n_k sum_{i: y_i = k} z_i / |z_i|, shape (n_classes, d); zero for a class without samples."""
+    z = check_embeddings(z)
+    labels = check_labels(labels, len(z), n_classes=n_classes)
+    counts = torch.bincount(labels, minlength=n_classes).clamp_min(1)
+    return class_sums(unit_rows(z), labels, n_classes) / counts.unsqueeze(1)

@@ -1,0 +1,81 @@
+"""Module shells over `esupcon.functional`: hyper-parameters in __init__, tensors in forward, no parameters.
+
+Prototypes are parameters of a model (`esupcon.heads.PrototypeHead`), so they are saved and optimised with it;
+the losses that need them take them in forward.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from esupcon import functional as F
+from esupcon.functional import Average
+from esupcon.validation import check_choice, check_temperature, check_weight
+
+
+class SimCLRLoss(nn.Module):
+    """`functional.simclr_loss`: z = cat(view1, view2)."""
+
+    def __init__(self, temperature: float = 0.5) -> None:
+        super().__init__()
+        self.temperature = check_temperature(temperature)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return F.simclr_loss(z, temperature=self.temperature)
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.temperature}"
+
+
+class SupConLoss(nn.Module):
+    """`functional.supcon_loss`."""
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.temperature = check_temperature(temperature)
+
+    def forward(self, z: Tensor, labels: Tensor) -> Tensor:
+        return F.supcon_loss(z, labels, temperature=self.temperature)
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.temperature}"
+
+
+class SPCELoss(nn.Module):
+    """`functional.spce_loss`."""
+
+    def __init__(self, temperature: float = 0.1, average: Average = "class") -> None:
+        super().__init__()
+        self.temperature = check_temperature(temperature)
+        check_choice("average", average, ("class", "batch"))
+        self.average: Average = average
+
+    def forward(self, z: Tensor, labels: Tensor) -> Tensor:
+        return F.spce_loss(z, labels, temperature=self.temperature, average=self.average)
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.temperature}, average={self.average!r}"
+
+
+class TightnessLoss(nn.Module):
+    """`functional.tightness_loss`; pass `z.detach()` where only the prototypes shall learn."""
+
+    def forward(self, z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
+        return F.tightness_loss(z, labels, prototypes)
+
+
+class ESupConLoss(nn.Module):
+    """`functional.esupcon_loss`."""
+
+    def __init__(self, temperature: float = 0.1, prototype_weight: float = 1.0) -> None:
+        super().__init__()
+        self.temperature = check_temperature(temperature)
+        self.prototype_weight = check_weight("prototype_weight", prototype_weight)
+
+    def forward(self, z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
+        return F.esupcon_loss(
+            z, labels, prototypes, temperature=self.temperature, prototype_weight=self.prototype_weight
+        )
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.temperature}, prototype_weight={self.prototype_weight}"
