@@ -17,8 +17,8 @@ from typing import Literal, ParamSpec
 import torch
 from torch import Tensor
 
-from esupcon.contrast import columns_logsumexp, contrast_logsumexp
-from esupcon.cosine import class_sums, positive_similarity, row_products, unit_rows
+from esupcon.contrast import Contrast, columns_logsumexp, unit_and_contrast
+from esupcon.cosine import class_sums, row_products, unit_rows
 from esupcon.precision import without_autocast
 from esupcon.validation import (
     check_choice,
@@ -74,9 +74,10 @@ def supcon_loss(
     temperature = check_temperature(temperature)
     z = check_embeddings(z, check_finite=check_finite)
     labels = check_labels(labels, len(z))
-    per_sample, has_positive = _supcon_terms(unit_rows(z), labels, temperature, anchors)
-    total = per_sample.sum() if has_positive is None else per_sample[has_positive[_rows(anchors)]].sum()
-    return total / (len(z) if has_positive is None else has_positive.sum())
+    ids, class_counts = _class_ids(labels)
+    n_alone = _check_some_positive(class_counts, len(z))
+    contrast = unit_and_contrast(z, temperature=temperature, anchors=anchors, ids=ids, n_classes=len(class_counts))
+    return _supcon_sum(contrast, ids, class_counts, n_alone, temperature, anchors) / (len(z) - n_alone)
 
 
 @_as_written
@@ -101,7 +102,7 @@ def spce_loss(
     z = check_embeddings(z, check_finite=check_finite)
     labels = check_labels(labels, len(z), n_classes=n_classes)
     unit = unit_rows(z)
-    present, ids, counts = labels.unique(return_inverse=True, return_counts=True)
+    present, ids, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     sums = class_sums(unit, ids, len(present))
     means = sums / (counts.unsqueeze(1) if average == "class" else len(z))
     rows = _rows(anchors)
@@ -173,9 +174,12 @@ def prototype_loss(
     of sample i and of its SupCon loss with theta_{y_i} as the positive.
     """
     temperature = check_temperature(temperature)
-    unit, labels, theta = _classified(z, labels, prototypes, check_finite)
-    to_samples = contrast_logsumexp(unit, temperature=temperature, anchors=anchors)
-    return _prototype_terms(unit, labels, theta, to_samples, temperature, anchors)
+    z, labels, theta = _classified(z, labels, prototypes, check_finite)
+    rows = _rows(anchors)
+    unit, to_samples, *_ = unit_and_contrast(z, temperature=temperature, anchors=anchors)
+    to_prototypes = columns_logsumexp(unit[rows], theta, temperature=temperature)
+    own = row_products(unit[rows], theta.index_select(0, labels[rows])) / temperature
+    return torch.logaddexp(to_samples, to_prototypes) - own
 
 
 @_as_written
@@ -196,15 +200,19 @@ def esupcon_loss(
     """
     temperature = check_temperature(temperature)
     prototype_weight = check_weight("prototype_weight", prototype_weight)
-    unit, labels, theta = _classified(z, labels, prototypes, check_finite)
-    rows, n_classes = _rows(anchors), len(theta)
-    to_samples = contrast_logsumexp(unit, temperature=temperature, anchors=anchors)
-    supcon, has_positive = _supcon_terms(unit, labels, temperature, anchors, to_samples)
-    pt = _prototype_terms(unit, labels, theta, to_samples, temperature, anchors)
-    class_counts = torch.bincount(labels, minlength=n_classes)
-    prototype_sum = (pt / class_counts[labels[rows]]).sum()
-    supcon_sum = supcon.sum() if has_positive is None else supcon[has_positive[rows]].sum()
-    return (prototype_weight * prototype_sum + supcon_sum) / (len(z) + n_classes)
+    z, labels, theta = _classified(z, labels, prototypes, check_finite)
+    class_counts = torch.bincount(labels, minlength=len(theta))
+    n_alone = _check_some_positive(class_counts, len(z))
+    contrast = unit_and_contrast(z, temperature=temperature, anchors=anchors, ids=labels, n_classes=len(theta))
+    unit, to_samples, of_anchors = contrast.unit, contrast.lse, _sums_of_anchors(contrast, labels, anchors)
+    supcon = _supcon_sum(contrast, labels, class_counts, n_alone, temperature, anchors)
+
+    rows = _rows(anchors)
+    to_all = torch.logaddexp(to_samples, columns_logsumexp(unit[rows], theta, temperature=temperature))
+    share = class_counts.clamp_min(1).to(unit.dtype).reciprocal_()
+    similarity = (of_anchors * theta * share.unsqueeze(1)).sum()
+    prototype = torch.dot(to_all, share[labels[rows]]) - similarity / temperature
+    return (prototype_weight * prototype + supcon) / (len(z) + len(theta))
 
 
 def _rows(anchors: Anchors) -> Tensor | slice:
@@ -212,37 +220,53 @@ def _rows(anchors: Anchors) -> Tensor | slice:
 
 
 def _classified(z: Tensor, labels: Tensor, prototypes: Tensor, check_finite: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Unit embeddings, labels and unit prototypes of one dtype."""
+    """Embeddings, labels and unit prototypes, of one dtype."""
     z = check_embeddings(z, check_finite=check_finite)
     prototypes = check_prototypes(prototypes, z.shape[1])
     labels = check_labels(labels, len(z), n_classes=len(prototypes))
     dtype = torch.promote_types(z.dtype, prototypes.dtype)
-    return unit_rows(z.to(dtype)), labels, unit_rows(prototypes.to(dtype))
+    return z.to(dtype), labels, unit_rows(prototypes.to(dtype))
 
 
-def _supcon_terms(
-    unit: Tensor, labels: Tensor, temperature: float, anchors: Anchors, to_samples: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """l_SupCon(z_i, P_i) of the anchors, and which samples have a positive (None: all of them)."""
-    present, ids, counts = labels.unique(return_inverse=True, return_counts=True)
-    if len(present) == len(labels):
+def _class_ids(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Class numbers small enough to index a table with, and the samples of each."""
+    if int(labels.max()) <= len(labels):
+        return labels, torch.bincount(labels)
+    _, ids, class_counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    return ids, class_counts
+
+
+def _check_some_positive(class_counts: Tensor, n: int) -> int:
+    """The number of samples that are alone in their class; an error where all are."""
+    n_alone = int((class_counts == 1).sum())
+    if n_alone == n:
         raise ValueError(
-            "the supervised contrastive loss needs at least one positive pair; "
-            f"{len(labels)} samples hold {len(present)} classes. Pass two views of each sample."
+            f"the supervised contrastive loss needs at least one positive pair; {n} samples hold {n} classes. "
+            "Pass two views of each sample."
         )
-    if to_samples is None:
-        to_samples = contrast_logsumexp(unit, temperature=temperature, anchors=anchors)
-    rows = _rows(anchors)
-    n_positives = (counts - 1)[ids]
-    mean_similarity = positive_similarity(unit, ids, len(present))[rows] / n_positives[rows].clamp_min(1)
-    terms = to_samples - mean_similarity / temperature
-    return terms, (n_positives > 0 if int(counts.min()) == 1 else None)
+    return n_alone
 
 
-def _prototype_terms(
-    unit: Tensor, labels: Tensor, theta: Tensor, to_samples: Tensor, temperature: float, anchors: Anchors
+def _sums_of_anchors(contrast: Contrast, ids: Tensor, anchors: Anchors) -> Tensor:
+    assert contrast.class_sums is not None
+    if anchors is None:
+        return contrast.class_sums
+    return class_sums(contrast.unit[anchors], ids[anchors], len(contrast.class_sums))
+
+
+def _supcon_sum(
+    contrast: Contrast, ids: Tensor, class_counts: Tensor, n_alone: int, temperature: float, anchors: Anchors
 ) -> Tensor:
+    """sum_i l_SupCon(z_i, P_i) over the anchors that have a positive, the sum over positives in O(n d).
+
+    With class sums S, the similarities within class k add up to S_k . S_k, those of a sample with itself included;
+    those are 1 (0 for a zero vector) and pass no gradient, because the length of a unit vector cannot change.
+    """
+    assert contrast.class_sums is not None
     rows = _rows(anchors)
-    own = row_products(unit[rows], theta.index_select(0, labels[rows])) / temperature
-    to_prototypes = columns_logsumexp(unit[rows], theta, temperature=temperature)
-    return torch.logaddexp(to_samples, to_prototypes) - own
+    share = (class_counts - 1).clamp_min_(1).to(contrast.unit.dtype).mul_(temperature).reciprocal_()  # 1 / (|P_i| t)
+    weighted_sums = contrast.class_sums * share.unsqueeze(1)
+    within_classes = torch.dot(_sums_of_anchors(contrast, ids, anchors).flatten(), weighted_sums.flatten())
+    with_itself = torch.dot(contrast.with_itself[rows], share[ids[rows]])
+    lse = contrast.lse if n_alone == 0 else contrast.lse[(class_counts != 1)[ids[rows]]]
+    return lse.sum() - within_classes + with_itself

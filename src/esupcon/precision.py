@@ -21,7 +21,11 @@ def without_autocast(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        device = next((a.device.type for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)), "cpu")
+        device = "cpu"
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor):
+                device = value.device.type
+                break
         if not torch.is_autocast_enabled(device):
             return function(*args, **kwargs)
         with torch.autocast(device, enabled=False):

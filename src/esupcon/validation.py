@@ -63,6 +63,8 @@ def check_prototypes(prototypes: Tensor, dim: int) -> Tensor:
 
 
 def check_temperature(temperature: float) -> float:
+    if type(temperature) is float and 0 < temperature < math.inf:  # the hot path
+        return temperature
     if isinstance(temperature, Tensor):
         raise ValueError(  # noqa: TRY004 - one error type at the public edge
             "temperature must be a number; got a tensor, to which no gradient would flow. Pass float(temperature)."
