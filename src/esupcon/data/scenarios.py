@@ -1,0 +1,266 @@
+"""The three hard settings: few samples, scarce classes, wrong labels.
+
+Each is a pure function of labels and a generator that returns new arrays; ``Scenario`` composes them in a
+fixed order and writes down what was done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import numbers
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["NoiseKind", "Scenario", "ScenarioResult", "imbalance", "label_noise", "low_sample"]
+
+NoiseKind = Literal["shuffle", "symmetric", "pair"]
+NOISE_KINDS: tuple[NoiseKind, ...] = get_args(NoiseKind)
+
+Labels = NDArray[np.integer]
+Indices = NDArray[np.int64]
+
+
+def low_sample(labels: ArrayLike, n_train: int, rng: np.random.Generator) -> Indices:
+    """Ascending indices of exactly ``n_train`` samples, stratified by class.
+
+    Class k of N_k among N samples gets n_train N_k / N of them, rounded by largest remainder with ties drawn
+    by the generator; as long as ``n_train`` is not below the number of classes, every class gets at least
+    one. With equal class sizes and one generator state, a smaller sample is a part of a larger one.
+    """
+    truth = _checked_labels(labels)
+    _check_generator(rng)
+    _check_n_train(n_train)
+    if n_train > len(truth):
+        raise ValueError(f"n_train asks for {n_train} samples and there are {len(truth)}. Ask for fewer.")
+    classes, counts = np.unique(truth, return_counts=True)
+    quotas = _quotas(counts, int(n_train), rng.permutation(len(classes)))
+    chosen = [rng.permutation(np.flatnonzero(truth == k))[:q] for k, q in zip(classes, quotas, strict=True)]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+
+def imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator) -> Indices:
+    """Ascending indices after half of the classes were made scarce.
+
+    Of K classes the generator draws floor(K / 2); of each of these round(imbalance_rate * N_k) samples stay,
+    at least one. The other classes stay whole.
+    """
+    return _imbalance(labels, imbalance_rate, rng)[0]
+
+
+def label_noise(labels: ArrayLike, noise_rate: float, rng: np.random.Generator, kind: NoiseKind = "shuffle") -> Labels:
+    """The labels with exactly round(noise_rate * N) of them wrong.
+
+    - ``shuffle``: the chosen labels are permuted among themselves so that every one changes class; how many
+      samples carry each label stays as it was. Samples are drawn uniformly, except that no class may hold
+      more than half of the chosen ones: else there is no such permutation.
+    - ``symmetric``: each chosen label becomes one of the other classes, uniformly.
+    - ``pair``: each chosen label becomes the next class in ascending order, the last one the first.
+    """
+    truth = _checked_labels(labels)
+    _check_generator(rng)
+    _check_rate("noise_rate", noise_rate)
+    _check_kind(kind)
+    n_wrong = round(float(noise_rate) * len(truth))
+    noisy = truth.copy()
+    if n_wrong == 0:
+        return noisy
+    classes, codes = np.unique(truth, return_inverse=True)
+    n_classes = len(classes)
+    if n_classes < 2:
+        raise ValueError(
+            f"label_noise needs at least two classes to confuse; all {len(truth)} labels are {classes[0]}."
+        )
+    if kind == "shuffle":
+        chosen = _shuffle_choice(codes, n_wrong, rng)
+        wrong = _class_derangement(codes[chosen], rng)
+    else:
+        chosen = rng.choice(len(truth), size=n_wrong, replace=False)
+        step = rng.integers(1, n_classes, size=n_wrong) if kind == "symmetric" else 1
+        wrong = (codes[chosen] + step) % n_classes
+    noisy[chosen] = classes[wrong]
+    return noisy
+
+
+@dataclass(frozen=True)
+class ScenarioResult:
+    """Which samples to train on, the labels they carry there, and a JSON-able record of how it came about."""
+
+    indices: Indices
+    labels: Labels
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The settings of one run; None leaves a setting out.
+
+    Applied in this order: scarce classes, then ``n_train`` of what is left, then wrong labels among those: so
+    that exactly ``n_train`` samples are trained on, with exactly that share of wrong labels. Each setting has
+    a generator of its own derived from ``seed``, so switching one on or off does not redraw the others.
+    """
+
+    n_train: int | None = None
+    imbalance_rate: float | None = None
+    noise_rate: float | None = None
+    noise_kind: NoiseKind = "shuffle"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n_train is not None:
+            _check_n_train(self.n_train)
+        if self.imbalance_rate is not None:
+            _check_rate("imbalance_rate", self.imbalance_rate)
+        if self.noise_rate is not None:
+            _check_rate("noise_rate", self.noise_rate)
+        _check_kind(self.noise_kind)
+        if not isinstance(self.seed, numbers.Integral) or self.seed < 0:
+            raise ValueError(f"seed is a whole number, 0 or more; got {self.seed!r}.")
+
+    def apply(self, labels: ArrayLike) -> ScenarioResult:
+        """The scenario on these labels; the record holds all that was drawn but the indices themselves."""
+        truth = _checked_labels(labels)
+        draw_scarce, draw_sample, draw_noise = (np.random.default_rng([self.seed, i]) for i in range(3))
+        indices = np.arange(len(truth), dtype=np.int64)
+        scarce: Labels | None = None
+        if self.imbalance_rate is not None:
+            indices, scarce = _imbalance(truth, self.imbalance_rate, draw_scarce)
+        if self.n_train is not None:
+            indices = indices[low_sample(truth[indices], self.n_train, draw_sample)]
+        noisy = kept = truth[indices]
+        if self.noise_rate is not None:
+            noisy = label_noise(kept, self.noise_rate, draw_noise, self.noise_kind)
+        n_wrong = int((noisy != kept).sum())
+        record = {
+            "settings": {name: v.item() if isinstance(v, np.generic) else v for name, v in asdict(self).items()},
+            "n_before": len(truth),
+            "n_after": len(indices),
+            "class_counts_before": _class_counts(truth),
+            "class_counts_after": _class_counts(kept),
+            "label_counts_after": _class_counts(noisy),
+            "scarce_classes": None if scarce is None else scarce.tolist(),
+            "n_wrong_labels": n_wrong,
+            "effective_noise_rate": n_wrong / len(indices),
+            "sha256": _digest(indices, noisy),
+        }
+        return ScenarioResult(indices, noisy, record)
+
+
+def _imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator) -> tuple[Indices, Labels]:
+    truth = _checked_labels(labels)
+    _check_generator(rng)
+    _check_rate("imbalance_rate", imbalance_rate)
+    classes = np.unique(truth)
+    if len(classes) < 2:
+        raise ValueError(
+            f"imbalance makes half of the classes scarce and needs at least two; "
+            f"all {len(truth)} labels are {classes[0]}."
+        )
+    scarce = np.sort(rng.choice(classes, size=len(classes) // 2, replace=False))
+    keep = np.ones(len(truth), dtype=bool)
+    for k in scarce:
+        members = rng.permutation(np.flatnonzero(truth == k))
+        keep[members[max(1, round(float(imbalance_rate) * len(members))) :]] = False
+    return np.flatnonzero(keep).astype(np.int64), scarce
+
+
+def _quotas(counts: NDArray[np.int64], n: int, order: NDArray[np.int64]) -> list[int]:
+    """How many of each class: n * counts / N by largest remainder, then at least one each if n allows.
+
+    ``order`` decides between equals. Whole numbers throughout: no share is lost to rounding.
+    """
+    sizes = [int(count) for count in counts]
+    total = sum(sizes)
+    quotas = [n * size // total for size in sizes]
+    by_remainder = sorted(order.tolist(), key=lambda k: -(n * sizes[k] % total))
+    for k in by_remainder[: n - sum(quotas)]:
+        quotas[k] += 1
+    if n >= len(sizes):
+        for k in [k for k in by_remainder if quotas[k] == 0]:
+            # The one who gives is the one furthest above its share.
+            giver = max((j for j in by_remainder if quotas[j] > 1), key=lambda j: quotas[j] * total - n * sizes[j])
+            quotas[giver] -= 1
+            quotas[k] = 1
+    return quotas
+
+
+def _shuffle_choice(codes: NDArray[np.intp], n_wrong: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Positions of ``n_wrong`` labels of which no class holds more than half: those can change places."""
+    counts = np.bincount(codes)
+    half = n_wrong // 2
+    if np.minimum(counts, half).sum() < n_wrong:
+        total, largest = len(codes), int(counts.max())
+        # An even number can change places whenever the classes but the largest hold half of it.
+        instead = max(2, min(2 * half, 2 * (total - largest)))
+        raise ValueError(
+            f"label_noise cannot shuffle {n_wrong} of {total} labels so that every one changes class: there are "
+            f"{len(counts)} classes, the largest of {largest}. Use noise_rate={instead / total:.8g} ({instead} "
+            "labels), or kind='symmetric' or 'pair'."
+        )
+    order = rng.permutation(len(codes))
+    # The rank of each position among those of its class, in drawing order.
+    by_class = np.argsort(codes[order], kind="stable")
+    starts = np.cumsum(counts) - counts
+    rank = np.empty(len(codes), dtype=np.intp)
+    rank[by_class] = np.arange(len(codes)) - starts[codes[order][by_class]]
+    return order[rank < half][:n_wrong]
+
+
+def _class_derangement(codes: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.intp]:
+    """A random permutation of the codes in which no place keeps its class.
+
+    A plain permutation is repaired class by class: places of class c that were dealt c change with random
+    places that neither are nor hold c. If t places are of class c and s of them hold c, there are
+    len - 2 t + s such places, which is enough, for t is at most half; and no repair undoes another.
+    """
+    dealt = rng.permutation(codes)
+    for c in rng.permutation(np.unique(codes)):
+        stuck = np.flatnonzero((codes == c) & (dealt == c))
+        free = np.flatnonzero((codes != c) & (dealt != c))
+        partners = rng.choice(free, size=len(stuck), replace=False)
+        dealt[stuck], dealt[partners] = dealt[partners], c
+    return dealt
+
+
+def _class_counts(labels: Labels) -> dict[str, int]:
+    classes, counts = np.unique(labels, return_counts=True)
+    return {str(k): int(count) for k, count in zip(classes, counts, strict=True)}
+
+
+def _digest(indices: Indices, labels: Labels) -> str:
+    """A fingerprint of the outcome, the same on every platform and for every integer type."""
+    both = np.concatenate((indices, labels.astype(np.int64))).astype("<i8")
+    return hashlib.sha256(both.tobytes()).hexdigest()
+
+
+def _checked_labels(labels: ArrayLike) -> Labels:
+    values = np.asarray(labels)
+    if values.ndim != 1 or not len(values) or not np.issubdtype(values.dtype, np.integer):
+        raise ValueError(
+            f"labels are a one-dimensional array of integers, not empty; got {values.dtype} of shape {values.shape}."
+        )
+    return values
+
+
+def _check_generator(rng: np.random.Generator) -> None:
+    if not isinstance(rng, np.random.Generator):
+        raise ValueError(  # noqa: TRY004 - every mistake at the public edge is a ValueError
+            f"rng is a numpy.random.Generator; got {type(rng).__name__}. Pass numpy.random.default_rng(seed)."
+        )
+
+
+def _check_n_train(n_train: int) -> None:
+    if not isinstance(n_train, numbers.Integral) or isinstance(n_train, bool) or n_train < 1:
+        raise ValueError(f"n_train is a whole number of samples, 1 or more; got {n_train!r}.")
+
+
+def _check_rate(name: str, rate: float) -> None:
+    if not isinstance(rate, numbers.Real) or not 0 <= rate <= 1:
+        raise ValueError(f"{name} is a share between 0 and 1; got {rate!r}.")
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in NOISE_KINDS:
+        raise ValueError(f"kind of noise is one of {', '.join(NOISE_KINDS)}; got {kind!r}.")

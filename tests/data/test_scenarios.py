@@ -1,0 +1,331 @@
+"""Every promise of the three settings, on any labels; definitions are restated as plain loops."""
+
+import json
+from collections import Counter
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from esupcon.data.scenarios import NOISE_KINDS, Scenario, imbalance, label_noise, low_sample
+
+rates = st.floats(0, 1, allow_nan=False)
+seeds = st.integers(0, 2**32)
+
+
+@st.composite
+def label_arrays(draw, min_classes=1, max_size=60):
+    """Labels with any names (negative, with gaps), any class sizes, any order, any integer type."""
+    names = draw(st.lists(st.integers(-100, 100), min_size=min_classes, max_size=6, unique=True))
+    rest = draw(st.lists(st.sampled_from(names), max_size=max_size))
+    shuffled = draw(st.permutations(names + rest))
+    return np.array(shuffled, dtype=draw(st.sampled_from([np.int8, np.int32, np.int64])))
+
+
+def rng_of(seed):
+    return np.random.default_rng(seed)
+
+
+def same_twice_and_pure(function, labels, seed):
+    before = labels.copy()
+    first, second = function(labels, rng_of(seed)), function(labels, rng_of(seed))
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(labels, before)
+    assert type(first) is np.ndarray
+    assert not np.shares_memory(first, labels)
+    return first
+
+
+# low_sample
+
+
+@given(label_arrays(), st.data(), seeds)
+def test_low_sample_is_exact_and_proportional(labels, data, seed):
+    n_train = data.draw(st.integers(1, len(labels)))
+    indices = same_twice_and_pure(lambda y, rng: low_sample(y, n_train, rng), labels, seed)
+    assert indices.dtype == np.int64
+    assert len(indices) == len(set(indices.tolist())) == n_train
+    assert indices.tolist() == sorted(indices.tolist())
+    got, sizes = Counter(labels[indices].tolist()), Counter(labels.tolist())
+    share = {k: Fraction(n_train * size, len(labels)) for k, size in sizes.items()}
+    if n_train >= len(sizes):
+        assert all(got[k] >= 1 for k in sizes)
+    rounded_down_to_none = any(share[k] < 1 for k in sizes)
+    if not rounded_down_to_none or n_train < len(sizes):
+        assert all(abs(got[k] - share[k]) < 1 for k in sizes)
+        # Largest remainder: nobody rounded up has a smaller remainder than somebody rounded down.
+        up = [share[k] % 1 for k in sizes if got[k] > share[k]]
+        down = [share[k] % 1 for k in sizes if got[k] < share[k]]
+        assert not up or not down or min(up) >= max(down)
+
+
+@given(label_arrays(min_classes=2), st.data(), seeds)
+def test_low_sample_gives_small_classes_one_and_takes_it_from_the_most_favoured(labels, data, seed):
+    sizes = Counter(labels.tolist())
+    n_train = data.draw(st.integers(len(sizes), len(labels)))
+    got = Counter(labels[low_sample(labels, n_train, rng_of(seed))].tolist())
+    excess = {k: got[k] - Fraction(n_train * size, len(labels)) for k, size in sizes.items()}
+    # Moving one sample from any class to any other would only make the larger excess of the two worse.
+    for giver, taker in combinations(sizes, 2):
+        for a, b in ((giver, taker), (taker, giver)):
+            if got[a] > 1:
+                assert max(excess[a] - 1, excess[b] + 1) >= excess[a]
+
+
+def test_the_remainder_is_spread_and_drawn():
+    labels = np.repeat(np.arange(10), 50)
+    favoured = Counter()
+    for seed in range(200):
+        counts = np.bincount(labels[low_sample(labels, 23, rng_of(seed))])
+        assert sorted(counts) == [2] * 7 + [3] * 3
+        favoured.update(np.flatnonzero(counts == 3).tolist())
+    # 60 expected for each class, standard deviation 6.5.
+    assert all(30 < favoured[k] < 90 for k in range(10))
+
+
+def test_every_sample_has_the_same_chance():
+    labels = np.repeat([0, 1], [40, 20])
+    drawn = Counter()
+    for seed in range(600):
+        drawn.update(low_sample(labels, 15, rng_of(seed)).tolist())
+    # 150 expected for each, standard deviation 10.6.
+    assert all(95 < drawn[i] < 205 for i in range(60))
+
+
+@given(st.integers(1, 6), st.integers(1, 12), st.data(), seeds)
+def test_samples_of_balanced_classes_are_nested(n_classes, per_class, data, seed):
+    labels = np.tile(np.arange(n_classes), per_class)
+    small = data.draw(st.integers(1, len(labels)))
+    large = data.draw(st.integers(small, len(labels)))
+    inner, outer = (low_sample(labels, n, rng_of(seed)) for n in (small, large))
+    assert set(inner.tolist()) <= set(outer.tolist())
+
+
+# imbalance
+
+
+@given(label_arrays(min_classes=2), rates, seeds)
+def test_imbalance_thins_half_of_the_classes(labels, rate, seed):
+    indices = same_twice_and_pure(lambda y, rng: imbalance(y, rate, rng), labels, seed)
+    assert indices.tolist() == sorted(set(indices.tolist()))
+    before, after = Counter(labels.tolist()), Counter(labels[indices].tolist())
+    thinned = {k for k in before if after[k] < before[k]}
+    could_be_thinned = {k for k, size in before.items() if max(1, round(rate * size)) < size}
+    n_scarce = len(before) // 2
+    assert len(thinned) <= n_scarce
+    assert len(thinned) >= n_scarce - (len(before) - len(could_be_thinned))
+    assert all(after[k] == max(1, round(rate * before[k])) for k in thinned)
+
+
+def test_imbalance_on_balanced_classes():
+    labels = np.repeat(np.arange(11), 100)
+    often = Counter()
+    for seed in range(220):
+        counts = np.bincount(labels[imbalance(labels, 0.1, rng_of(seed))])
+        assert sorted(counts) == [10] * 5 + [100] * 6
+        often.update(np.flatnonzero(counts == 10).tolist())
+    # 100 expected for each class, standard deviation 7.4.
+    assert all(65 < often[k] < 135 for k in range(11))
+
+
+def test_imbalance_at_the_ends_of_the_rate():
+    labels = np.repeat([3, 7, 9], 20)
+    assert len(imbalance(labels, 1.0, rng_of(0))) == 60
+    assert sorted(Counter(labels[imbalance(labels, 0.0, rng_of(0))].tolist()).values()) == [1, 20, 20]
+
+
+# label_noise
+
+
+def some_subset_can_be_shuffled(labels, n_wrong):
+    """By the definition: labels that can all change class are those of which no class holds the majority."""
+    sizes = Counter(labels.tolist()).values()
+    return sum(min(size, n_wrong // 2) for size in sizes) >= n_wrong
+
+
+@given(label_arrays(min_classes=2), rates, seeds, st.sampled_from(NOISE_KINDS))
+@settings(max_examples=300)
+def test_noise_changes_exactly_the_share_asked_for(labels, rate, seed, kind):
+    n_wrong = round(rate * len(labels))
+    if kind == "shuffle" and n_wrong and not some_subset_can_be_shuffled(labels, n_wrong):
+        with pytest.raises(ValueError, match=r"cannot shuffle .* Use noise_rate=") as caught:
+            label_noise(labels, rate, rng_of(seed), kind)
+        advised = float(str(caught.value).split("noise_rate=")[1].split()[0])
+        assert (label_noise(labels, advised, rng_of(seed), kind) != labels).sum() >= 2
+        return
+    noisy = same_twice_and_pure(lambda y, rng: label_noise(y, rate, rng, kind), labels, seed)
+    assert noisy.dtype == labels.dtype
+    wrong = noisy != labels
+    assert wrong.sum() == n_wrong
+    classes = np.unique(labels)
+    assert set(noisy.tolist()) <= set(classes.tolist())
+    if kind == "shuffle":
+        assert Counter(noisy.tolist()) == Counter(labels.tolist())
+    if kind == "pair":
+        following = dict(zip(classes.tolist(), np.roll(classes, -1).tolist(), strict=True))
+        assert all(b == following[a] for a, b in zip(labels[wrong].tolist(), noisy[wrong].tolist(), strict=True))
+
+
+@given(st.lists(st.integers(0, 2), min_size=2, max_size=7), st.integers(1, 7))
+def test_what_is_called_impossible_is_impossible(labels, n_wrong):
+    """Against every permutation of every subset."""
+    from itertools import permutations
+
+    assume(n_wrong <= len(labels) and len(set(labels)) > 1)
+    possible = any(
+        all(a != b for a, b in zip(chosen, dealt, strict=True))
+        for chosen in set(combinations(sorted(labels), n_wrong))
+        for dealt in set(permutations(chosen))
+    )
+    try:
+        label_noise(np.array(labels), n_wrong / len(labels), rng_of(0))
+    except ValueError:
+        assert not possible
+    else:
+        assert possible
+
+
+def test_a_dominant_class_does_not_stop_the_shuffle():
+    labels = np.repeat([0, 1, 2], [900, 60, 40])
+    noisy = label_noise(labels, 0.2, rng_of(0))
+    assert (noisy != labels).sum() == 200
+    assert np.bincount(noisy).tolist() == [900, 60, 40]
+    with pytest.raises(ValueError, match=r"the largest of 900\. Use noise_rate=0\.2 \(200 labels\)"):
+        label_noise(labels, 0.3, rng_of(0))
+
+
+@pytest.mark.parametrize("kind", ["shuffle", "symmetric"])
+def test_wrong_labels_spread_over_all_other_classes(kind):
+    labels = np.repeat(np.arange(5), 400)
+    moves = np.zeros((5, 5), dtype=int)
+    chosen = np.zeros(len(labels), dtype=int)
+    for seed in range(20):
+        noisy = label_noise(labels, 0.5, rng_of(seed), kind)
+        np.add.at(moves, (labels, noisy), 1)
+        chosen += noisy != labels
+    off_diagonal = moves[~np.eye(5, dtype=bool)]
+    # 20 * 1000 wrong labels over 20 pairs: 1000 each, standard deviation about 31.
+    assert off_diagonal.min() > 850
+    assert off_diagonal.max() < 1150
+    # Each sample is wrong in 10 of 20 draws, standard deviation 2.2.
+    assert abs(chosen.mean() - 10) < 1e-9
+    assert abs(chosen.std() - 5**0.5) < 0.15
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda y, rng: low_sample(y, 21, rng), "21 samples and there are 20"),
+        (lambda y, rng: low_sample(y, 0, rng), "n_train is a whole number of samples, 1 or more; got 0"),
+        (lambda y, rng: low_sample(y, 2.5, rng), "got 2.5"),
+        (lambda y, rng: low_sample(y, 5, 0), "Pass numpy.random.default_rng"),
+        (lambda y, rng: low_sample(y.astype(float), 5, rng), "array of integers, not empty; got float64"),
+        (lambda y, rng: low_sample(y[:0], 5, rng), "not empty"),
+        (lambda y, rng: low_sample(y.reshape(2, 10), 5, rng), r"shape \(2, 10\)"),
+        (lambda y, rng: imbalance(y, 1.5, rng), "imbalance_rate is a share between 0 and 1; got 1.5"),
+        (lambda y, rng: imbalance(y, float("nan"), rng), "got nan"),
+        (lambda y, rng: imbalance(y * 0, 0.5, rng), "needs at least two; all 20 labels are 0"),
+        (lambda y, rng: label_noise(y, -0.1, rng), "noise_rate is a share between 0 and 1; got -0.1"),
+        (lambda y, rng: label_noise(y, "0.1", rng), "got '0.1'"),
+        (lambda y, rng: label_noise(y * 0 + 3, 0.5, rng), "two classes to confuse; all 20 labels are 3"),
+        (lambda y, rng: label_noise(y, 0.1, rng, kind="typo"), "one of shuffle, symmetric, pair; got 'typo'"),
+        (lambda y, rng: label_noise(y, 0.05, rng), r"cannot shuffle 1 of 20 .* noise_rate=0.1 \(2 labels\)"),
+        (lambda y, rng: Scenario(n_train=30).apply(y), "30 samples and there are 20"),
+        (lambda y, rng: Scenario(n_train=-1), "got -1"),
+        (lambda y, rng: Scenario(imbalance_rate=2), "got 2"),
+        (lambda y, rng: Scenario(noise_rate=2), "got 2"),
+        (lambda y, rng: Scenario(noise_kind="typo"), "got 'typo'"),
+        (lambda y, rng: Scenario(seed=-3), "seed is a whole number, 0 or more; got -3"),
+    ],
+)
+def test_impossible_requests_say_so_in_one_line(call, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        call(np.repeat([0, 1], 10), rng_of(0))
+    assert "\n" not in str(caught.value)
+
+
+# Scenario
+
+
+@given(
+    label_arrays(min_classes=3, max_size=80),
+    st.none() | st.integers(3, 10),
+    st.none() | rates,
+    st.none() | st.floats(0, 0.4),
+    st.sampled_from(["symmetric", "pair"]),
+    st.integers(0, 1000),
+)
+def test_a_scenario_is_what_its_record_says(labels, n_train, imbalance_rate, noise_rate, kind, seed):
+    scenario = Scenario(n_train, imbalance_rate, noise_rate, kind, seed)
+    try:
+        result = scenario.apply(labels)
+    except ValueError as error:
+        assert "n_train asks for" in str(error)  # scarce classes may leave too few
+        assert n_train is not None
+        return
+    again = scenario.apply(labels)
+    np.testing.assert_array_equal(result.indices, again.indices)
+    np.testing.assert_array_equal(result.labels, again.labels)
+    record = result.record
+    assert json.loads(json.dumps(record)) == record == again.record
+    truth = labels[result.indices]
+    assert len(result.indices) == len(result.labels) == record["n_after"]
+    assert n_train is None or record["n_after"] == n_train
+    assert record["n_wrong_labels"] == (truth != result.labels).sum() == round((noise_rate or 0) * len(truth))
+    assert record["effective_noise_rate"] == record["n_wrong_labels"] / len(truth)
+    for name, values in (("class_counts_before", labels), ("class_counts_after", truth)):
+        assert record[name] == {str(k): v for k, v in sorted(Counter(values.tolist()).items())}
+    assert sum(record["label_counts_after"].values()) == len(truth)
+    if imbalance_rate is None:
+        assert record["scarce_classes"] is None
+    else:
+        assert len(record["scarce_classes"]) == len(np.unique(labels)) // 2
+        if n_train is None:
+            for k, size in record["class_counts_before"].items():
+                left = max(1, round(imbalance_rate * size)) if int(k) in record["scarce_classes"] else size
+                assert record["class_counts_after"][k] == left
+
+
+def test_settings_do_not_redraw_each_other():
+    labels = np.repeat(np.arange(8), 100)
+    plain = Scenario(imbalance_rate=0.1, seed=5).apply(labels)
+    noisy = Scenario(imbalance_rate=0.1, noise_rate=0.3, seed=5).apply(labels)
+    small = Scenario(n_train=60, imbalance_rate=0.1, seed=5).apply(labels)
+    np.testing.assert_array_equal(plain.indices, noisy.indices)
+    assert plain.record["scarce_classes"] == noisy.record["scarce_classes"] == small.record["scarce_classes"]
+    assert set(small.indices.tolist()) < set(plain.indices.tolist())
+    assert plain.record["sha256"] != noisy.record["sha256"]
+    other = Scenario(imbalance_rate=0.1, seed=6).apply(labels)
+    assert other.record["sha256"] != plain.record["sha256"]
+
+
+def test_an_empty_scenario_keeps_everything():
+    labels = np.array([2, 0, 1, 1])
+    result = Scenario().apply(labels)
+    assert result.indices.tolist() == [0, 1, 2, 3]
+    assert result.labels.tolist() == [2, 0, 1, 1]
+    assert not np.shares_memory(result.labels, labels)
+
+
+def test_the_fingerprint_does_not_depend_on_the_integer_type():
+    labels = np.repeat(np.arange(4), 10)
+    scenario = Scenario(n_train=20, noise_rate=np.float64(0.5), seed=np.int64(3))
+    digests = {scenario.apply(labels.astype(t)).record["sha256"] for t in (np.uint8, np.int16, np.int64)}
+    assert len(digests) == 1
+    json.dumps(scenario.apply(labels).record)
+
+
+def test_the_functions_compose_by_hand():
+    labels = np.repeat(np.arange(6), 50)
+    rng = rng_of(0)
+    kept = imbalance(labels, 0.2, rng)
+    kept = kept[low_sample(labels[kept], 80, rng)]
+    noisy = label_noise(labels[kept], 0.25, rng)
+    assert len(kept) == 80
+    assert (noisy != labels[kept]).sum() == 20
