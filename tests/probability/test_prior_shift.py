@@ -1,0 +1,206 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.stats import chi2, kstest
+
+from esupcon.probability import (
+    accuracy,
+    adapt_to_priors,
+    class_priors,
+    estimate_priors,
+    fit_temperature,
+    prior_shift_test,
+    softmax,
+    stratified_split,
+)
+
+UNIFORM = np.full(10, 0.1)  # of the training set behind the stored logits
+
+
+def shifted(labels, candidates, priors, n: int, rng):
+    """Rows drawn so that their classes follow `priors`."""
+    classes = rng.choice(len(priors), size=n, p=priors)
+    return np.array([rng.choice(candidates[labels[candidates] == k]) for k in classes])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_shift_of_real_logits_is_found_measured_and_used(cifar10, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    calibration, rest = stratified_split(cifar10.labels, fraction=0.4, rng=rng)
+    temperature = fit_temperature(cifar10.logits[calibration], cifar10.labels[calibration])
+    priors = rng.permutation(0.65 ** np.arange(10))
+    rows = shifted(cifar10.labels, rest, priors / priors.sum(), 2000, rng)
+    p, y = softmax(cifar10.logits[rows], temperature), cifar10.labels[rows]
+    truth = class_priors(y, 10)
+
+    test = prior_shift_test(p, UNIFORM)
+    assert test.p_value < 1e-50
+    assert test.degrees_of_freedom == 9
+    estimate = test.estimate
+    assert estimate.converged
+    error = np.abs(estimate.priors - truth).sum()
+    counted = np.abs(class_priors(p.argmax(axis=1), 10) - truth).sum()
+    assert error < 0.12  # the shift itself is some 0.85 in the same measure
+    assert error < 0.7 * counted
+
+    adapted = adapt_to_priors(p, UNIFORM, estimate.priors)
+    assert accuracy(adapted, y) > accuracy(p, y) + 0.02
+    assert accuracy(adapt_to_priors(p, UNIFORM, truth), y) > accuracy(p, y) + 0.02
+
+
+def test_no_shift_of_real_logits_is_left_alone(cifar10) -> None:
+    calibration, rest = stratified_split(cifar10.labels, fraction=0.4)
+    temperature = fit_temperature(cifar10.logits[calibration], cifar10.labels[calibration])
+    p, y = softmax(cifar10.logits[rest], temperature), cifar10.labels[rest]
+    test = prior_shift_test(p, UNIFORM)
+    assert test.p_value > 0.01
+    assert np.abs(test.estimate.priors - UNIFORM).sum() < 0.12
+    adapted = adapt_to_priors(p, UNIFORM, test.estimate.priors)
+    assert abs(accuracy(adapted, y) - accuracy(p, y)) < 0.01
+
+
+def gaussian_posteriors(rng, n: int, source, target):
+    """Exact posteriors under `source` of points drawn under `target`, from three unit Gaussians."""
+    centres = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
+    y = rng.choice(3, size=n, p=target)
+    x = centres[y] + rng.normal(size=(n, 2))
+    log_density = -0.5 * ((x[:, None] - centres) ** 2).sum(axis=2)
+    return softmax(log_density + np.log(source)), softmax(log_density + np.log(target)), y
+
+
+def test_adaptation_is_bayes_rule() -> None:
+    rng = np.random.default_rng(0)
+    source, target = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.1, 0.8])
+    before, after, _ = gaussian_posteriors(rng, 200, source, target)
+    np.testing.assert_allclose(adapt_to_priors(before, source, target), after, atol=1e-12)
+    np.testing.assert_allclose(adapt_to_priors(before, source, source), before, atol=1e-12)
+
+
+def test_the_estimate_approaches_the_truth() -> None:
+    source, target = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.1, 0.8])
+    before, _, _ = gaussian_posteriors(np.random.default_rng(1), 40_000, source, target)
+    assert np.abs(estimate_priors(before, source).priors - target).max() < 0.01
+
+
+def test_the_estimate_is_the_maximum_that_another_optimiser_finds() -> None:
+    source = np.array([0.5, 0.3, 0.2])
+    p, _, _ = gaussian_posteriors(np.random.default_rng(2), 300, source, [0.2, 0.5, 0.3])
+
+    def cost(free):
+        priors = softmax(np.append(free, 0.0)[None])[0]
+        return -np.log((p / source) @ priors).mean()
+
+    found = minimize(cost, np.zeros(2), options={"gtol": 1e-10})
+    estimate = estimate_priors(p, source, tolerance=1e-12, max_iterations=100_000)
+    np.testing.assert_allclose(estimate.priors, softmax(np.append(found.x, 0.0)[None])[0], atol=1e-4)
+
+
+def test_one_step_is_saerens_step() -> None:
+    source = np.array([0.5, 0.3, 0.2])
+    p, _, _ = gaussian_posteriors(np.random.default_rng(3), 50, source, [0.2, 0.5, 0.3])
+    one = estimate_priors(p, source, max_iterations=1)
+    np.testing.assert_allclose(one.priors, p.mean(axis=0), atol=1e-12)
+    two = estimate_priors(p, source, max_iterations=2)
+    np.testing.assert_allclose(two.priors, adapt_to_priors(p, source, one.priors).mean(axis=0), atol=1e-12)
+    assert (one.iterations, one.converged, two.iterations) == (1, False, 2)
+
+
+def test_the_reported_gap_bounds_what_is_missing() -> None:
+    source = np.array([0.5, 0.3, 0.2])
+    p, _, _ = gaussian_posteriors(np.random.default_rng(4), 500, source, [0.2, 0.5, 0.3])
+
+    def likelihood(priors):
+        return np.log((p / source) @ priors).mean()
+
+    best = likelihood(estimate_priors(p, source, tolerance=1e-13, max_iterations=100_000).priors)
+    for steps in (1, 3, 10, 30):
+        early = estimate_priors(p, source, max_iterations=steps)
+        assert 0 <= best - likelihood(early.priors) <= early.gap + 1e-13
+
+
+def test_p_values_are_uniform_without_a_shift() -> None:
+    rng = np.random.default_rng(5)
+    source = np.array([0.5, 0.3, 0.2])
+    p_values = [prior_shift_test(gaussian_posteriors(rng, 400, source, source)[0], source).p_value for _ in range(300)]
+    assert kstest(p_values, "uniform").pvalue > 0.01
+    assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.09
+
+
+def test_the_statistic_is_twice_the_gain_in_log_likelihood() -> None:
+    source = np.array([0.5, 0.3, 0.2])
+    p, _, _ = gaussian_posteriors(np.random.default_rng(6), 300, source, [0.3, 0.4, 0.3])
+    test = prior_shift_test(p, source)
+    gain = sum(np.log(sum(test.estimate.priors[k] * p[i, k] / source[k] for k in range(3))) for i in range(300))
+    assert test.statistic == pytest.approx(2 * gain, rel=1e-9)
+    assert test.p_value == pytest.approx(chi2.sf(2 * gain, 2), rel=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 20), st.integers(2, 5), st.integers(0, 10_000))
+def test_adapted_rows_and_estimates_are_distributions(n: int, n_classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(n_classes, 0.3), size=n)
+    source, target = rng.dirichlet(np.ones(n_classes), size=2)
+    np.testing.assert_allclose(adapt_to_priors(p, source, target).sum(axis=1), 1.0)
+    test = prior_shift_test(p, source, max_iterations=200)
+    assert test.estimate.priors.sum() == pytest.approx(1.0)
+    assert (test.estimate.priors >= 0).all()
+    assert 0.0 <= test.p_value <= 1.0
+
+
+def test_certain_posteriors_are_counted() -> None:
+    p = np.eye(3)[[0, 0, 0, 1, 2]]
+    np.testing.assert_allclose(estimate_priors(p, [0.2, 0.4, 0.4]).priors, [0.6, 0.2, 0.2])
+
+
+def test_a_class_of_training_that_is_gone() -> None:
+    source = np.array([0.5, 0.3, 0.2])
+    p, _, y = gaussian_posteriors(np.random.default_rng(7), 5000, source, [0.6, 0.3, 0.1])
+    assert estimate_priors(p[y != 2], source).priors[2] < 0.01
+
+
+def test_a_class_that_training_never_had() -> None:
+    p = np.array([[0.5, 0.5, 0.0], [0.8, 0.2, 0.0]])
+    test = prior_shift_test(p, [0.6, 0.4, 0.0])
+    assert test.degrees_of_freedom == 1
+    assert test.estimate.priors[2] == 0.0
+    with pytest.raises(ValueError, match=r"class 2 has prior 0\.1 now and 0 then"):
+        adapt_to_priors(p, [0.6, 0.4, 0.0], [0.5, 0.4, 0.1])
+    with pytest.raises(ValueError, match="row 0 is not"):
+        estimate_priors([[0.5, 0.4, 0.1]], [0.6, 0.4, 0.0])
+
+
+def test_only_one_class_in_training() -> None:
+    test = prior_shift_test([[1.0, 0.0]], [1.0, 0.0])
+    assert (test.degrees_of_freedom, test.p_value) == (0, 1.0)
+
+
+def test_class_priors() -> None:
+    assert class_priors([0, 2, 2, 2], 4).tolist() == [0.25, 0.0, 0.75, 0.0]
+    with pytest.raises(ValueError, match="labels must hold at least one sample"):
+        class_priors([], 3)
+    with pytest.raises(ValueError, match=r"must lie in 0\.\.2"):
+        class_priors([3], 3)
+
+
+@pytest.mark.parametrize("priors", [[0.5, 0.6], [1.5, -0.5], [np.nan, 1.0], [1.0], [[0.5, 0.5]]])
+def test_priors_that_are_none(priors) -> None:
+    for call in (
+        lambda: adapt_to_priors([[0.5, 0.5]], priors, [0.5, 0.5]),
+        lambda: adapt_to_priors([[0.5, 0.5]], [0.5, 0.5], priors),
+        lambda: estimate_priors([[0.5, 0.5]], priors),
+        lambda: prior_shift_test([[0.5, 0.5]], priors),
+    ):
+        with pytest.raises(ValueError, match=r"(source|target)_priors must be"):
+            call()
+
+
+def test_other_refusals() -> None:
+    with pytest.raises(ValueError, match="row 1 gives all its probability to classes whose target prior is 0"):
+        adapt_to_priors([[0.5, 0.5], [0.0, 1.0]], [0.5, 0.5], [1.0, 0.0])
+    with pytest.raises(ValueError, match="tolerance must be positive"):
+        estimate_priors([[0.5, 0.5]], [0.5, 0.5], tolerance=0)
+    with pytest.raises(ValueError, match="max_iterations must be a whole number"):
+        estimate_priors([[0.5, 0.5]], [0.5, 0.5], max_iterations=0)
