@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from esupcon.probability.bootstrap import Interval
 from esupcon.probability.calibration import CalibrationReport
-from esupcon.probability.files import write_whole
+from esupcon.files import write_whole
 from esupcon.probability.reliability import ReliabilityBins
 from esupcon.probability.validation import FloatArray
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from esupcon.probability.files import write_whole
+from esupcon.files import write_whole
 from esupcon.probability.posteriors import softmax
 from esupcon.probability.validation import FloatArray, IntArray, as_labels, as_logits
 

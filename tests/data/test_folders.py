@@ -1,0 +1,366 @@
+"""A folder of images, in order and in disorder."""
+
+import os
+import unicodedata
+
+import numpy as np
+import pytest
+from pictures import class_folder, picture, quietly, said, saved
+from PIL import Image
+
+from esupcon.data import load
+
+
+def test_class_folders_are_split_by_class_and_it_is_said(tmp_path, capsys):
+    root = class_folder(tmp_path / "pets", {"cat": 10, "dog": 20})
+    data = load(root, cache_dir=tmp_path / "cache")
+    assert data.classes == ("cat", "dog")
+    assert np.bincount(data.y_train).tolist() == [8, 16]
+    assert np.bincount(data.y_test).tolist() == [2, 4]
+    assert data.x_train.shape == (24, 3, 24, 24)
+    assert data.x_train.dtype == np.uint8
+    assert data.y_train.dtype == np.int64
+    assert said(data, "no test part", "6 of 30", "seed=0")
+    spoken = capsys.readouterr()
+    assert spoken.out == ""
+    assert [line.removeprefix("esupcon: ") for line in spoken.err.splitlines()] == list(data.notes)
+
+
+def test_every_image_arrives_with_its_class(tmp_path):
+    root = tmp_path / "set"
+    for k, name in enumerate(["red", "blue"]):
+        for i in range(6):
+            colour = (200 + i, 0, 0) if k == 0 else (0, 0, 200 + i)
+            saved(root / name / f"{i}.png", Image.new("RGB", (8, 8), colour))
+    data = quietly(root, tmp_path)
+    assert data.classes == ("blue", "red")
+    for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test)):
+        for image, label in zip(x, y, strict=True):
+            assert image[2 if label == 0 else 0, 0, 0] >= 200
+    seen = sorted(int(image.max()) for image in np.concatenate([data.x_train, data.x_test]))
+    assert seen == sorted(2 * list(range(200, 206)))
+
+
+def test_the_seed_decides_the_split(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 20, "b": 20})
+    assert quietly(root, tmp_path, seed=1).fingerprint == quietly(root, tmp_path, seed=1).fingerprint
+    assert quietly(root, tmp_path, seed=1).fingerprint != quietly(root, tmp_path, seed=2).fingerprint
+    half = quietly(root, tmp_path, test_fraction=0.5)
+    assert (len(half.x_train), len(half.x_test)) == (20, 20)
+
+
+@pytest.mark.parametrize(("train", "test"), [("train", "test"), ("Train", "val"), ("training", "validation")])
+def test_train_and_test_folders(tmp_path, train, test):
+    root = tmp_path / "set"
+    class_folder(root / train, {"a": 4, "b": 3})
+    class_folder(root / test, {"a": 2, "b": 1})
+    data = quietly(root, tmp_path)
+    assert data.y_train.tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert data.y_test.tolist() == [0, 0, 1]
+    assert isinstance(data.x_train, np.memmap)
+    assert not said(data, "no test part")
+    np.testing.assert_array_equal(data.x_test[0], data.x_train[0])  # both were made as the first picture
+
+
+def test_test_is_preferred_to_val_and_that_is_said(tmp_path):
+    for part in ("train", "val", "test"):
+        class_folder(tmp_path / "set" / part, {"a": 3, "b": 3 if part != "test" else 5})
+    data = quietly(tmp_path / "set", tmp_path)
+    assert len(data.y_test) == 8
+    assert said(data, "val is not read")
+
+
+def test_a_test_folder_without_classes_is_no_test_part(tmp_path):
+    class_folder(tmp_path / "set" / "train", {"a": 5, "b": 5})
+    saved(tmp_path / "set" / "test" / "1.png")
+    data = quietly(tmp_path / "set", tmp_path)
+    assert len(data.x_train) + len(data.x_test) == 10
+    assert said(data, "no test part")
+    assert said(data, "no class folders")
+
+
+def test_train_alone_is_split(tmp_path):
+    class_folder(tmp_path / "set" / "train", {"a": 5, "b": 5})
+    assert quietly(tmp_path / "set", tmp_path).classes == ("a", "b")
+
+
+def test_trains_may_be_a_class(tmp_path):
+    root = class_folder(tmp_path / "vehicles", {"bus": 4, "train": 4})
+    assert quietly(root, tmp_path).classes == ("bus", "train")
+    nested = class_folder(tmp_path / "nested", {"bus": 4, "train/steam": 2, "train/electric": 2})
+    assert quietly(nested, tmp_path).classes == ("bus", "train")
+
+
+def test_a_train_folder_with_images_of_its_own_is_a_class(tmp_path):
+    root = class_folder(tmp_path / "set", {"train": 3, "train/steam": 2, "test": 4})
+    data = quietly(root, tmp_path)
+    assert data.classes == ("test", "train")
+    assert np.bincount(np.concatenate([data.y_train, data.y_test])).tolist() == [4, 5]
+
+
+def test_images_may_lie_deeper(tmp_path):
+    root = class_folder(tmp_path / "set", {"a/images/2020": 3, "a/images/2021": 2, "b": 3})
+    data = quietly(root, tmp_path)
+    assert np.bincount(np.concatenate([data.y_train, data.y_test])).tolist() == [5, 3]
+
+
+def test_images_may_lie_deeper_than_python_calls_itself(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
+    folders = [str(root / "a")]
+    try:
+        for _ in range(1200):
+            folders.append(folders[-1] + "/d")
+            os.mkdir(folders[-1])  # noqa: PTH102 - a Path of so many parts is slow
+        with open(folders[-1] + "/x.png", "wb") as file:  # noqa: PTH123
+            file.write((root / "a" / "000.png").read_bytes())
+        data = quietly(root, tmp_path)
+        os.remove(folders[-1] + "/x.png")  # noqa: PTH107
+    finally:
+        for folder in reversed(folders[1:]):
+            os.rmdir(folder)  # noqa: PTH106
+    assert len(data.y_train) + len(data.y_test) == 7
+
+
+def test_classes_called_by_numbers_are_in_numeric_order(tmp_path):
+    root = class_folder(tmp_path / "set", {"10": 2, "9": 2, "1": 2})
+    assert quietly(root, tmp_path).classes == ("1", "9", "10")
+
+
+def test_unicode_and_spaces_in_names(tmp_path):
+    root = class_folder(tmp_path / "Meine Bilder", {"Käfer grün": 3, "猫": 3, "emoji 🐕": 3})
+    saved(root / "猫" / "ein Bild\twith\nnewline 'and' \"quotes\".png")
+    data = quietly(root, tmp_path)
+    assert set(data.classes) == {"Käfer grün", "猫", "emoji 🐕"}
+    assert len(data.y_train) + len(data.y_test) == 10
+
+
+def test_a_file_name_that_is_no_utf8(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
+    content = (root / "a" / "000.png").read_bytes()
+    try:
+        with (root / "a" / os.fsdecode(b"caf\xe9.png")).open("wb") as file:
+            file.write(content)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names alone")
+    data = quietly(root, tmp_path)
+    assert len(data.y_train) + len(data.y_test) == 7
+
+
+def test_one_class_in_two_spellings_of_unicode(tmp_path):
+    composed, decomposed = (unicodedata.normalize(form, "Käfer") for form in ("NFC", "NFD"))
+    root = class_folder(tmp_path / "set", {composed: 2, decomposed: 3, "b": 2})
+    if len(list(root.iterdir())) == 2:
+        pytest.skip("this file system holds the two spellings for one name")
+    data = quietly(root, tmp_path)
+    assert data.classes == (composed, "b")
+    assert np.bincount(np.concatenate([data.y_train, data.y_test])).tolist() == [5, 2]
+    assert said(data, "two spellings")
+
+
+def test_hidden_files_and_system_files_are_no_images(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
+    for name in ("Thumbs.db", "desktop.ini", ".DS_Store", "._000.png", ".hidden.jpg", "notes.txt"):
+        (root / "a" / name).write_bytes(b"x")
+    (root / ".git").mkdir()
+    saved(root / ".git" / "x.png")
+    class_folder(root / "__MACOSX", {"a": 2})
+    class_folder(root / "a" / "__MACOSX", {"deep": 2})
+    data = quietly(root, tmp_path)
+    assert data.classes == ("a", "b")
+    assert len(data.y_train) + len(data.y_test) == 6
+    assert said(data, "7 entries", "not read")
+    assert data.skipped == ()
+
+
+def test_an_empty_class_is_an_error_that_names_it(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "hollow": 0, "b": 3})
+    with pytest.raises(ValueError, match=r"'hollow'.*Add images or remove"):
+        quietly(root, tmp_path)
+
+
+def test_a_class_of_unreadable_files_is_an_error_that_names_it(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
+    for i in range(2):
+        (root / "ruin").mkdir(exist_ok=True)
+        (root / "ruin" / f"{i}.jpg").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"'ruin' has no readable image.*0\.jpg.*0 bytes") as caught:
+        quietly(root, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_unreadable_files_are_listed_and_left_out(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 6, "b": 6})
+    whole = (root / "a" / "000.png").read_bytes()
+    (root / "a" / "empty.jpg").touch()
+    (root / "a" / "text.jpg").write_text("not an image")
+    (root / "b" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (root / "b" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    saved(root / "b" / "bomb.png", picture(40, 40))
+    data = quietly(root, tmp_path, max_pixels=1000)
+    reasons = {os.path.basename(path): reason for path, reason in data.skipped}  # noqa: PTH119 - paths are text
+    assert set(reasons) == {"empty.jpg", "text.jpg", "cut.png", "gone.png", "bomb.png"}
+    assert "0 bytes" in reasons["empty.jpg"]
+    assert "not an image" in reasons["text.jpg"]
+    assert "broken link" in reasons["gone.png"]
+    assert "pixels" in reasons["bomb.png"]
+    assert len(data.y_train) + len(data.y_test) == 12
+    assert all(said(data, "left out", name) for name in reasons)
+    assert said(data, "5 of 17 files were left out")
+    clean = class_folder(tmp_path / "clean", {"a": 6, "b": 6})
+    assert quietly(clean, tmp_path).fingerprint == data.fingerprint  # the rest are the right ones, in order
+    with pytest.raises(ValueError, match="5 of 17 files cannot be used") as caught:
+        quietly(root, tmp_path, max_pixels=1000, strict=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_many_unreadable_files_are_counted_not_recited(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
+    for i in range(30):
+        (root / "a" / f"bad{i}.jpg").touch()
+    data = quietly(root, tmp_path)
+    assert len(data.skipped) == 30
+    assert sum("left out:" in line for line in data.notes) == 20
+    assert said(data, "30 of 36", "10 of them not named")
+
+
+def test_classes_that_differ_in_case_are_kept_apart_and_named(tmp_path):
+    root = class_folder(tmp_path / "letters", {"A": 3, "a": 3, "b": 3})
+    if len(list(root.iterdir())) == 2:
+        pytest.skip("this file system does not tell case")
+    data = quietly(root, tmp_path)
+    assert data.classes == ("A", "a", "b")
+    assert said(data, "'A' and 'a'", "case")
+
+
+def test_a_test_class_is_found_in_another_case(tmp_path):
+    class_folder(tmp_path / "set" / "train", {"Cat": 3, "Dog": 3})
+    class_folder(tmp_path / "set" / "test", {"cat": 2, "Dog": 1})
+    data = quietly(tmp_path / "set", tmp_path)
+    assert data.y_test.tolist() == [0, 0, 1]
+    assert said(data, "'Cat'")
+
+
+def test_a_class_of_the_test_part_alone_is_an_error(tmp_path):
+    class_folder(tmp_path / "set" / "train", {"a": 3, "b": 3})
+    class_folder(tmp_path / "set" / "test", {"a": 2, "stranger": 1})
+    with pytest.raises(ValueError, match="'stranger'"):
+        quietly(tmp_path / "set", tmp_path)
+
+
+def test_a_class_without_test_images_is_said(tmp_path):
+    class_folder(tmp_path / "set" / "train", {"a": 3, "b": 3})
+    class_folder(tmp_path / "set" / "test", {"a": 2, "b": 0})
+    data = quietly(tmp_path / "set", tmp_path)
+    assert data.y_test.tolist() == [0, 0]
+    assert said(data, "no test image", "'b'")
+
+
+def test_links_are_followed_and_loops_are_not_endless(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
+    elsewhere = class_folder(tmp_path / "elsewhere", {"c": 2})
+    (root / "linked").symlink_to(elsewhere / "c")
+    (root / "a" / "up").symlink_to(root / "a")
+    (root / "a" / "sub").mkdir()
+    (root / "a" / "sub" / "again").symlink_to(root / "a" / "sub")
+    (root / "b" / "self").symlink_to(root / "b" / "self")
+    (root / "b" / "link.png").symlink_to(elsewhere / "c" / "000.png")
+    data = quietly(root, tmp_path)
+    assert data.classes == ("a", "b", "linked")
+    assert np.bincount(np.concatenate([data.y_train, data.y_test])).tolist() == [3, 4, 2]
+    assert said(data, "a link back")
+
+
+def test_a_pipe_named_as_an_image_is_left_out(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
+    os.mkfifo(root / "a" / "pipe.jpg")
+    data = quietly(root, tmp_path)
+    assert data.skipped == ((str(root / "a" / "pipe.jpg"), "not a regular file"),)
+
+
+def test_images_beside_the_class_folders_are_left_out_and_listed(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
+    saved(root / "stray.png")
+    data = quietly(root, tmp_path)
+    assert data.skipped == ((str(root / "stray.png"), "in no class folder"),)
+
+
+def test_animations_are_counted(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
+    frames = [picture(seed=i) for i in range(3)]
+    frames[0].save(root / "a" / "moving.gif", save_all=True, append_images=frames[1:])
+    data = quietly(root, tmp_path)
+    assert said(data, "1 image(s) are animated")
+
+
+def test_grey_and_colour_in_one_folder(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
+    saved(root / "a" / "grey.png", picture().convert("L"))
+    assert quietly(root, tmp_path).image_shape == (3, 24, 24)
+    assert quietly(root, tmp_path, channels=1).image_shape == (1, 24, 24)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "side"),
+    [
+        ([(28, 28)], 28),
+        ([(224, 224)], 224),
+        ([(300, 300)], 224),
+        ([(40, 30), (50, 70), (90, 60)], 32),
+        ([(64, 100), (80, 70), (500, 400)], 64),
+        ([(20, 10), (12, 14)], 32),
+        ([(640, 480), (480, 640)], 224),
+    ],
+)
+def test_without_an_image_size_one_is_chosen_and_said(tmp_path, sizes, side):
+    root = tmp_path / "set"
+    for name in "ab":
+        for i in range(3):
+            saved(root / name / f"{i}.jpg", picture(*sizes[i % len(sizes)]))
+    data = quietly(root, tmp_path)
+    assert data.image_shape == (3, side, side)
+    assert said(data, f"image_size is {side}")
+
+
+def test_an_image_size_of_two_sides(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
+    assert quietly(root, tmp_path, image_size=(10, 20)).image_shape == (3, 10, 20)
+
+
+def test_mistakes_get_one_clear_line(tmp_path):
+    def message(source, kind=ValueError, **options):
+        with pytest.raises(kind) as caught:
+            quietly(source, tmp_path, **options)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    class_folder(tmp_path / "photos", {"only": 3})
+    (tmp_path / "bare").mkdir()
+    saved(tmp_path / "flat" / "1.png")
+    class_folder(tmp_path / "hollow", {"a": 0, "b": 0})
+    (tmp_path / "thing.zip").touch()
+    assert "photos?" in message(tmp_path / "photo", FileNotFoundError)
+    assert "Check the path" in message(tmp_path / "xyz" / "abc", FileNotFoundError)
+    assert "two classes; it has 'only' alone" in message(tmp_path / "photos")
+    assert "holds no images" in message(tmp_path / "bare")
+    assert "1 image(s) and no class folders" in message(tmp_path / "flat")
+    assert "holds no images" in message(tmp_path / "hollow")
+    class_folder(tmp_path / "unzipped" / "pets", {"cat": 3, "dog": 3})
+    assert f"Pass {tmp_path / 'unzipped' / 'pets'}" in message(tmp_path / "unzipped")
+    assert "Unpack" in message(tmp_path / "thing.zip")
+    good = class_folder(tmp_path / "good", {"a": 3, "b": 3})
+    assert "image_size" in message(good, image_size=0)
+    assert "image_size" in message(good, image_size=(3, 4, 5))
+    assert "channels" in message(good, channels=2)
+    assert "test_fraction" in message(good, test_fraction=1.0)
+    assert "max_pixels" in message(good, max_pixels=0)
+    assert "workers" in message(good, workers=0)
+    assert "seed" in message(good, seed=-1)
+    assert "n_per_class applies to caltech256" in message(good, n_per_class=3)
+    assert "layout applies to npz" in message(good, layout="NHWC")
+    singles = class_folder(tmp_path / "singles", {"a": 1, "b": 1})
+    assert "no image is left to test on" in message(singles)
+
+
+def test_a_folder_in_the_data_folder_is_found_by_its_name(tmp_path):
+    class_folder(tmp_path / "data" / "pets", {"a": 3, "b": 3})
+    assert quietly("pets", tmp_path, data_dir=tmp_path / "data").classes == ("a", "b")
