@@ -1,0 +1,210 @@
+"""The training loop, for every method: stages, epochs, steps."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from lightning_fabric.wrappers import _FabricModule, _FabricOptimizer
+from torch import Tensor, nn
+
+from esupcon.doctor import Watch
+from esupcon.engine.accumulation import cached_backward
+from esupcon.engine.data import batch_of_views
+from esupcon.engine.evaluation import held_out_accuracy, outputs_of
+from esupcon.engine.objective import BatchOutputs, stage_loss
+from esupcon.engine.optimisation import build_optimizer, lr_factor, set_lr
+from esupcon.engine.progress import Progress
+from esupcon.engine.run import Position, Run, TrainingFailed, TrainingInterrupted
+from esupcon.engine.seeding import derive_seed
+from esupcon.heads import PrototypeHead
+from esupcon.methods import Stage
+from esupcon.models import Network
+
+WATCHED_ROWS = 512
+
+
+class StageModule(nn.Module):
+    """The network as a stage uses it: a batch in, the outputs of its terms out."""
+
+    def __init__(self, network: Network, outputs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.network, self.names = network, outputs
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return self.network.outputs(x, self.names)
+
+
+def train_stage(run: Run, stage: Stage, optimizer_state: dict[str, object] | None, progress: Progress) -> None:
+    """Takes the stage from where the run stands to its end."""
+    module, optimizer = _set_up(run, stage)
+    if optimizer_state is not None:
+        optimizer.load_state_dict(optimizer_state)
+    place, n_steps = run.position, run.n_steps(stage)
+    n_epochs = math.ceil(n_steps / run.plan.steps_per_epoch)
+    watch = _watch(run)
+    progress.start_stage(run.method.title, place.stage, len(run.method.stages), n_epochs)
+    last_save = time.monotonic()
+
+    while place.epoch < n_epochs:
+        order = run.plan.order(run.spec.seed, place.stage, place.epoch)
+        steps = min(run.plan.steps_per_epoch, n_steps - place.epoch * run.plan.steps_per_epoch)
+        _set_modes(run.network, stage)
+        started, first_step, lr = time.monotonic(), place.step, 0.0
+        while place.step < steps:
+            lr = set_lr(
+                optimizer, lr_factor(place.epoch * run.plan.steps_per_epoch + place.step, n_steps, run.spec.warmup)
+            )
+            loss = _take_step(run, stage, module, optimizer, run.plan.indices(order, place.step))
+            run.tell(watch.step(loss, lr))
+            if not math.isfinite(loss):
+                raise TrainingFailed(_not_finite(run, loss))
+            place.loss_sum += loss
+            place.step += 1
+            progress.step(place.epoch, place.step, steps, place.loss_sum / place.step, run.plan.batch_size)
+            if run.should_stop():
+                run.save(optimizer.state_dict())
+                raise TrainingInterrupted
+            if place.step < steps and time.monotonic() - last_save > run.checkpoint_seconds:
+                run.save(optimizer.state_dict())
+                last_save = time.monotonic()
+        timing = _timing(place, time.monotonic() - started, (steps - first_step) * run.plan.batch_size)
+        stop_early = _end_epoch(run, stage, watch, lr, steps, timing, progress)
+        place.epoch, place.step, place.loss_sum = place.epoch + 1, 0, 0.0
+        if stop_early:
+            break
+        if time.monotonic() - last_save > run.checkpoint_seconds:
+            run.save(optimizer.state_dict())
+            last_save = time.monotonic()
+    if run.best_state is not None:
+        run.network.load_state_dict(run.best_state)
+    run.position = Position(stage=place.stage + 1)
+    run.best_state = None
+    run.save(None)
+
+
+def _set_up(run: Run, stage: Stage) -> tuple[_FabricModule, _FabricOptimizer]:
+    """Frozen parts get no gradient; the rest is wrapped for device, precision and processes."""
+    for part in ("encoder", "projector", "head"):
+        module = getattr(run.network, part)
+        if module is not None:
+            module.requires_grad_(part in stage.trains)
+    lr = run.spec.stage_lr(stage, run.plan.batch_size)
+    optimizer = build_optimizer(run.network, stage, run.spec, lr)
+    wrapped: nn.Module = StageModule(run.network, stage.outputs)
+    if run.spec.compile:
+        wrapped = torch.compile(wrapped)  # type: ignore[assignment]  # a compiled module is one
+    return run.fabric.setup(wrapped, optimizer)
+
+
+def _set_modes(network: Network, stage: Stage) -> None:
+    """Trained parts in training mode; frozen ones in evaluation mode, so that their statistics stay."""
+    for part in ("encoder", "projector", "head"):
+        module = getattr(network, part)
+        if module is not None:
+            module.train(part in stage.trains)
+
+
+def _take_step(run: Run, stage: Stage, module: _FabricModule, optimizer: _FabricOptimizer, indices: object) -> float:
+    place = run.position
+    where = (place.stage, place.epoch, place.step)
+    seed = derive_seed(run.spec.seed, "step", *where)
+    torch.manual_seed(seed)  # for layers that draw: dropout in an encoder the user brought
+    views, labels = batch_of_views(run.data, indices, run.recipe, run.spec.seed, where, run.device)  # type: ignore[arg-type]
+    if run.precision == "64":
+        views = views.double()
+    if run.precision == "bf16" and views.ndim == 4:
+        views = views.contiguous(memory_format=torch.channels_last)
+    world = run.fabric.world_size
+    mine = _rows_of_this_process(run, len(labels))
+    views, labels = views[mine], labels[mine]
+
+    def loss_of(outputs: dict[str, Tensor]) -> Tensor:
+        # Processes add up their anchors' shares; the average that follows is turned into a sum by `world`.
+        return stage_loss(stage, _whole_batch(run, outputs, labels), run.loss_settings) * world
+
+    optimizer.zero_grad()
+    if run.spec.micro_batch is None:
+        loss = loss_of(module(views))
+        run.fabric.backward(loss)
+    else:
+        with run.fabric.no_backward_sync(module, enabled=world > 1):
+            loss = cached_backward(module, run.network, views, 2 * run.spec.micro_batch, loss_of, seed)
+        _average_gradients(run)
+    optimizer.step()
+    return float(run.fabric.all_reduce(loss.detach(), reduce_op="mean"))
+
+
+def _rows_of_this_process(run: Run, n_views: int) -> Tensor | slice:
+    """Both views of this process's share of the images."""
+    if run.fabric.world_size == 1:
+        return slice(None)
+    images = torch.arange(n_views // 2).chunk(run.fabric.world_size)[run.fabric.global_rank]
+    return torch.cat([images, images + n_views // 2]).to(run.device)
+
+
+def _whole_batch(run: Run, outputs: dict[str, Tensor], labels: Tensor) -> BatchOutputs:
+    """Outputs of all processes, gathered with gradient; this process's rows are the anchors."""
+    head = run.network.head
+    prototypes = head.weight if isinstance(head, PrototypeHead) else None
+    if run.fabric.world_size == 1:
+        return BatchOutputs(outputs, labels, prototypes)
+    gathered = {name: run.fabric.all_gather(z, sync_grads=True).flatten(0, 1) for name, z in outputs.items()}
+    first = run.fabric.global_rank * len(labels)
+    everyone = run.fabric.all_gather(labels).flatten()
+    return BatchOutputs(gathered, everyone, prototypes, anchors=slice(first, first + len(labels)))
+
+
+def _average_gradients(run: Run) -> None:
+    """What DistributedDataParallel does during backward, done once after a backward pass in pieces."""
+    if run.fabric.world_size == 1:
+        return
+    for parameter in run.network.parameters():
+        if parameter.grad is not None:
+            parameter.grad = run.fabric.all_reduce(parameter.grad, reduce_op="mean")
+
+
+def _timing(place: Position, seconds: float, images: int) -> dict[str, float]:
+    rate = images / seconds if seconds > 0 else 0.0
+    return {"stage": place.stage, "epoch": place.epoch, "seconds": seconds, "images_per_second": rate}
+
+
+def _end_epoch(
+    run: Run, stage: Stage, watch: Watch, lr: float, steps: int, timing: dict[str, float], progress: Progress
+) -> bool:
+    """Measures, records, asks the doctor; True where the run has been without progress for too long."""
+    place = run.position
+    accuracy = held_out_accuracy(run.network, run.data, run.device, head_is_trained="head" in stage.trains)
+    accuracy = run.fabric.broadcast(accuracy)
+    sample = outputs_of(run.network, run.data, run.data.x[:WATCHED_ROWS], ("embedding",), run.device)["embedding"]
+    loss = place.loss_sum / steps
+    findings = watch.epoch(place.epoch, loss, accuracy, sample, run.data.y[:WATCHED_ROWS])
+    run.tell(findings)
+    record = {"stage": place.stage, "epoch": place.epoch, "loss": loss, "lr": lr, "held_out_accuracy": accuracy}
+    if findings:
+        record["findings"] = [finding.as_dict() for finding in findings]
+    run.history.append(record, timing)
+    progress.epoch(place.epoch, accuracy)
+    if run.spec.patience is None or accuracy is None:
+        return False
+    if accuracy > place.best_accuracy:
+        place.best_accuracy, place.epochs_since_best = accuracy, 0
+        run.best_state = {name: value.detach().clone() for name, value in run.network.state_dict().items()}
+    else:
+        place.epochs_since_best += 1
+    return place.epochs_since_best >= run.spec.patience
+
+
+def _watch(run: Run) -> Watch:
+    return Watch()
+
+
+def _not_finite(run: Run, loss: float) -> str:
+    place = run.position
+    kept = "" if run.checkpoints is None else f" The last good checkpoint is kept in {run.checkpoints.folder}."
+    return (
+        f"the loss became {loss} in epoch {place.epoch + 1}, step {place.step + 1}.{kept} "
+        f"Lower the learning rate (now {run.spec.lr or 'automatic'}) or raise the temperature "
+        f"(now {run.spec.temperature}), and look for NaN in the data."
+    )

@@ -1,0 +1,98 @@
+"""The value of a stage's terms on one batch of outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esupcon import functional as F
+from esupcon.functional import Anchors, Average
+from esupcon.methods import LossName, Stage
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    temperature: float
+    prototype_weight: float
+    spce_average: Average
+    n_classes: int
+
+
+@dataclass(frozen=True)
+class BatchOutputs:
+    """What the terms read. In a distributed run `outputs` are those of the whole batch and `anchors` those of here.
+
+    `outputs` holds, by name, tensors with a row for each view of each image.
+    """
+
+    outputs: dict[str, Tensor]
+    labels: Tensor
+    prototypes: Tensor | None
+    anchors: Anchors = None
+
+
+def stage_loss(stage: Stage, batch: BatchOutputs, settings: LossSettings) -> Tensor:
+    """sum over terms of weight * loss, restricted to the batch's anchors; anchors add up to the whole batch."""
+    total: Tensor | None = None
+    for term in stage.terms:
+        z = batch.outputs[term.on]
+        value = term.weight * _LOSSES[term.loss](z.detach() if term.detach else z, batch, settings)
+        total = value if total is None else total + value
+    assert total is not None
+    return total
+
+
+def _cross_entropy(logits: Tensor, batch: BatchOutputs, _: LossSettings) -> Tensor:
+    rows = slice(None) if batch.anchors is None else batch.anchors
+    return torch.nn.functional.cross_entropy(
+        logits[rows].float() if logits.dtype != torch.float64 else logits[rows], batch.labels[rows], reduction="sum"
+    ) / len(logits)
+
+
+def _supcon(z: Tensor, batch: BatchOutputs, settings: LossSettings) -> Tensor:
+    return F.supcon_loss(z, batch.labels, temperature=settings.temperature, anchors=batch.anchors)
+
+
+def _spce(z: Tensor, batch: BatchOutputs, settings: LossSettings) -> Tensor:
+    return F.spce_loss(
+        z,
+        batch.labels,
+        temperature=settings.temperature,
+        average=settings.spce_average,
+        n_classes=settings.n_classes,
+        anchors=batch.anchors,
+    )
+
+
+def _tightness(z: Tensor, batch: BatchOutputs, _: LossSettings) -> Tensor:
+    rows = slice(None) if batch.anchors is None else batch.anchors
+    local = z[rows]
+    return F.tightness_loss(local, batch.labels[rows], _prototypes(batch)) * (len(local) / len(z))
+
+
+def _esupcon(z: Tensor, batch: BatchOutputs, settings: LossSettings) -> Tensor:
+    return F.esupcon_loss(
+        z,
+        batch.labels,
+        _prototypes(batch),
+        temperature=settings.temperature,
+        prototype_weight=settings.prototype_weight,
+        anchors=batch.anchors,
+    )
+
+
+def _prototypes(batch: BatchOutputs) -> Tensor:
+    assert batch.prototypes is not None, "this loss needs a head with prototypes"
+    return batch.prototypes
+
+
+_LOSSES: dict[LossName, Callable[[Tensor, BatchOutputs, LossSettings], Tensor]] = {
+    "ce": _cross_entropy,
+    "supcon": _supcon,
+    "spce": _spce,
+    "tightness": _tightness,
+    "esupcon": _esupcon,
+}
