@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.esupcon-installed
 
-.PHONY: help setup test check format bench clean
+.PHONY: help setup demo test check format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -18,6 +18,9 @@ $(STAMP): pyproject.toml constraints.txt scripts/find-python
 	@echo "Installing into $(VENV) (once; a minute or two) ..."
 	@PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $@
+
+demo: $(STAMP)  ## train CE beside ESupCon and SupCon+Tt on embedded data
+	$(BIN)/esupcon demo --out runs/demo
 
 test: $(STAMP)  ## run all tests
 	$(BIN)/python -m pytest
@@ -34,6 +37,9 @@ format: $(STAMP)  ## rewrite files in the house format
 
 bench: $(STAMP)  ## speed and memory beside the peers
 	$(BIN)/python benchmarks/losses.py
+	$(BIN)/python benchmarks/augment.py
+	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/training.py
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

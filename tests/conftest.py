@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+# Helpers that several test files share lie beside them.
+sys.path.extend(str(Path(__file__).parent / folder) for folder in ("", "engine"))
 
 settings.register_profile(
     "esupcon",

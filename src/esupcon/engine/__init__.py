@@ -1,7 +1,7 @@
 """Training: `fit(spec, data) -> Fitted`, for every method, on one loop."""
 
 from esupcon.engine.data import TrainData
-from esupcon.engine.fit import Fitted, fit
+from esupcon.engine.fitting import Fitted, fit
 from esupcon.engine.run import TrainingFailed, TrainingInterrupted
 from esupcon.engine.spec import TrainSpec
 

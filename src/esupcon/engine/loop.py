@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
+import numpy as np
 import torch
-from lightning_fabric.wrappers import _FabricModule, _FabricOptimizer
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor, nn, optim
 
 from esupcon.doctor import Watch
 from esupcon.engine.accumulation import cached_backward
 from esupcon.engine.data import batch_of_views
 from esupcon.engine.evaluation import held_out_accuracy, outputs_of
-from esupcon.engine.objective import BatchOutputs, stage_loss
+from esupcon.engine.objective import stage_loss
 from esupcon.engine.optimisation import build_optimizer, lr_factor, set_lr
+from esupcon.engine.processes import average_gradients, mean_over_processes, rows_of_this_process, whole_batch
 from esupcon.engine.progress import Progress
 from esupcon.engine.run import Position, Run, TrainingFailed, TrainingInterrupted
 from esupcon.engine.seeding import derive_seed
-from esupcon.heads import PrototypeHead
 from esupcon.methods import Stage
 from esupcon.models import Network
 
@@ -36,14 +38,17 @@ class StageModule(nn.Module):
         return self.network.outputs(x, self.names)
 
 
-def train_stage(run: Run, stage: Stage, optimizer_state: dict[str, object] | None, progress: Progress) -> None:
+def train_stage(run: Run, stage: Stage, optimizer_state: dict[str, Any] | None, progress: Progress) -> None:
     """Takes the stage from where the run stands to its end."""
     module, optimizer = _set_up(run, stage)
     if optimizer_state is not None:
         optimizer.load_state_dict(optimizer_state)
     place, n_steps = run.position, run.n_steps(stage)
     n_epochs = math.ceil(n_steps / run.plan.steps_per_epoch)
-    watch = _watch(run)
+    watch = run.watch = _watch(run, stage, n_steps)
+    if run.watch_state is not None:
+        watch.load_state_dict(run.watch_state)
+        run.watch_state = None
     progress.start_stage(run.method.title, place.stage, len(run.method.stages), n_epochs)
     last_save = time.monotonic()
 
@@ -51,11 +56,10 @@ def train_stage(run: Run, stage: Stage, optimizer_state: dict[str, object] | Non
         order = run.plan.order(run.spec.seed, place.stage, place.epoch)
         steps = min(run.plan.steps_per_epoch, n_steps - place.epoch * run.plan.steps_per_epoch)
         _set_modes(run.network, stage)
-        started, first_step, lr = time.monotonic(), place.step, 0.0
+        started, first_step = time.monotonic(), place.step
+        steps_before = place.epoch * run.plan.steps_per_epoch
         while place.step < steps:
-            lr = set_lr(
-                optimizer, lr_factor(place.epoch * run.plan.steps_per_epoch + place.step, n_steps, run.spec.warmup)
-            )
+            lr = set_lr(optimizer, lr_factor(steps_before + place.step, n_steps, run.spec.warmup))
             loss = _take_step(run, stage, module, optimizer, run.plan.indices(order, place.step))
             run.tell(watch.step(loss, lr))
             if not math.isfinite(loss):
@@ -70,6 +74,7 @@ def train_stage(run: Run, stage: Stage, optimizer_state: dict[str, object] | Non
                 run.save(optimizer.state_dict())
                 last_save = time.monotonic()
         timing = _timing(place, time.monotonic() - started, (steps - first_step) * run.plan.batch_size)
+        lr = set_lr(optimizer, lr_factor(steps_before + steps - 1, n_steps, run.spec.warmup))  # also if resumed here
         stop_early = _end_epoch(run, stage, watch, lr, steps, timing, progress)
         place.epoch, place.step, place.loss_sum = place.epoch + 1, 0, 0.0
         if stop_early:
@@ -84,7 +89,7 @@ def train_stage(run: Run, stage: Stage, optimizer_state: dict[str, object] | Non
     run.save(None)
 
 
-def _set_up(run: Run, stage: Stage) -> tuple[_FabricModule, _FabricOptimizer]:
+def _set_up(run: Run, stage: Stage) -> tuple[nn.Module, optim.Optimizer]:
     """Frozen parts get no gradient; the rest is wrapped for device, precision and processes."""
     for part in ("encoder", "projector", "head"):
         module = getattr(run.network, part)
@@ -95,7 +100,8 @@ def _set_up(run: Run, stage: Stage) -> tuple[_FabricModule, _FabricOptimizer]:
     wrapped: nn.Module = StageModule(run.network, stage.outputs)
     if run.spec.compile:
         wrapped = torch.compile(wrapped)  # type: ignore[assignment]  # a compiled module is one
-    return run.fabric.setup(wrapped, optimizer)
+    module, optimizer = run.fabric.setup(wrapped, optimizer)
+    return module, optimizer
 
 
 def _set_modes(network: Network, stage: Stage) -> None:
@@ -106,63 +112,36 @@ def _set_modes(network: Network, stage: Stage) -> None:
             module.train(part in stage.trains)
 
 
-def _take_step(run: Run, stage: Stage, module: _FabricModule, optimizer: _FabricOptimizer, indices: object) -> float:
+def _take_step(
+    run: Run, stage: Stage, module: nn.Module, optimizer: optim.Optimizer, indices: NDArray[np.int64]
+) -> float:
     place = run.position
     where = (place.stage, place.epoch, place.step)
     seed = derive_seed(run.spec.seed, "step", *where)
     torch.manual_seed(seed)  # for layers that draw: dropout in an encoder the user brought
-    views, labels = batch_of_views(run.data, indices, run.recipe, run.spec.seed, where, run.device)  # type: ignore[arg-type]
+    views, labels = batch_of_views(run.data, indices, run.recipe, run.spec.seed, where, run.device)
     if run.precision == "64":
         views = views.double()
     if run.precision == "bf16" and views.ndim == 4:
         views = views.contiguous(memory_format=torch.channels_last)
     world = run.fabric.world_size
-    mine = _rows_of_this_process(run, len(labels))
+    mine = rows_of_this_process(run.fabric, len(labels))
     views, labels = views[mine], labels[mine]
 
     def loss_of(outputs: dict[str, Tensor]) -> Tensor:
         # Processes add up their anchors' shares; the average that follows is turned into a sum by `world`.
-        return stage_loss(stage, _whole_batch(run, outputs, labels), run.loss_settings) * world
+        return stage_loss(stage, whole_batch(run.fabric, run.network, outputs, labels), run.loss_settings) * world
 
     optimizer.zero_grad()
     if run.spec.micro_batch is None:
         loss = loss_of(module(views))
         run.fabric.backward(loss)
     else:
-        with run.fabric.no_backward_sync(module, enabled=world > 1):
+        with run.fabric.no_backward_sync(module, enabled=world > 1):  # type: ignore[arg-type]  # it is wrapped
             loss = cached_backward(module, run.network, views, 2 * run.spec.micro_batch, loss_of, seed)
-        _average_gradients(run)
+        average_gradients(run.fabric, run.network)
     optimizer.step()
-    return float(run.fabric.all_reduce(loss.detach(), reduce_op="mean"))
-
-
-def _rows_of_this_process(run: Run, n_views: int) -> Tensor | slice:
-    """Both views of this process's share of the images."""
-    if run.fabric.world_size == 1:
-        return slice(None)
-    images = torch.arange(n_views // 2).chunk(run.fabric.world_size)[run.fabric.global_rank]
-    return torch.cat([images, images + n_views // 2]).to(run.device)
-
-
-def _whole_batch(run: Run, outputs: dict[str, Tensor], labels: Tensor) -> BatchOutputs:
-    """Outputs of all processes, gathered with gradient; this process's rows are the anchors."""
-    head = run.network.head
-    prototypes = head.weight if isinstance(head, PrototypeHead) else None
-    if run.fabric.world_size == 1:
-        return BatchOutputs(outputs, labels, prototypes)
-    gathered = {name: run.fabric.all_gather(z, sync_grads=True).flatten(0, 1) for name, z in outputs.items()}
-    first = run.fabric.global_rank * len(labels)
-    everyone = run.fabric.all_gather(labels).flatten()
-    return BatchOutputs(gathered, everyone, prototypes, anchors=slice(first, first + len(labels)))
-
-
-def _average_gradients(run: Run) -> None:
-    """What DistributedDataParallel does during backward, done once after a backward pass in pieces."""
-    if run.fabric.world_size == 1:
-        return
-    for parameter in run.network.parameters():
-        if parameter.grad is not None:
-            parameter.grad = run.fabric.all_reduce(parameter.grad, reduce_op="mean")
+    return float(mean_over_processes(run.fabric, loss.detach()))
 
 
 def _timing(place: Position, seconds: float, images: int) -> dict[str, float]:
@@ -177,11 +156,16 @@ def _end_epoch(
     place = run.position
     accuracy = held_out_accuracy(run.network, run.data, run.device, head_is_trained="head" in stage.trains)
     accuracy = run.fabric.broadcast(accuracy)
-    sample = outputs_of(run.network, run.data, run.data.x[:WATCHED_ROWS], ("embedding",), run.device)["embedding"]
     loss = place.loss_sum / steps
-    findings = watch.epoch(place.epoch, loss, accuracy, sample, run.data.y[:WATCHED_ROWS])
+    findings = watch.epoch(place.epoch, loss, accuracy, **_sample(run, stage))
     run.tell(findings)
-    record = {"stage": place.stage, "epoch": place.epoch, "loss": loss, "lr": lr, "held_out_accuracy": accuracy}
+    record: dict[str, Any] = {
+        "stage": place.stage,
+        "epoch": place.epoch,
+        "loss": loss,
+        "lr": lr,
+        "held_out_accuracy": accuracy,
+    }
     if findings:
         record["findings"] = [finding.as_dict() for finding in findings]
     run.history.append(record, timing)
@@ -196,8 +180,31 @@ def _end_epoch(
     return place.epochs_since_best >= run.spec.patience
 
 
-def _watch(run: Run) -> Watch:
-    return Watch()
+def _sample(run: Run, stage: Stage) -> dict[str, Any]:
+    """What the doctor looks at: embeddings of some training samples, and logits where the head is in training."""
+    rows = np.unique(np.linspace(0, len(run.data.x) - 1, WATCHED_ROWS).astype(int))
+    names = ("embedding", "logits") if "head" in stage.trains else ("embedding",)
+    sample = outputs_of(run.network, run.data, run.data.x[rows], names, run.device)
+    return {**{name: value.float().cpu() for name, value in sample.items()}, "labels": run.data.y[rows]}
+
+
+def _watch(run: Run, stage: Stage, n_steps: int) -> Watch:
+    losses: dict[str, float] = {}
+    for term in stage.terms:
+        losses[term.loss] = losses.get(term.loss, 0.0) + term.weight
+    return Watch(
+        losses=losses,
+        n_batch=run.plan.batch_size,
+        n_classes=run.data.n_classes,
+        n_steps=n_steps,
+        temperature=run.spec.temperature,
+        warmup_steps=int(run.spec.warmup * n_steps),
+        head=run.method.head,
+        prototype_weight=run.spec.prototype_weight,
+        spce_average=run.spec.spce_average,
+        class_counts=np.bincount(run.data.y, minlength=run.data.n_classes).tolist(),
+        said=run.findings,
+    )
 
 
 def _not_finite(run: Run, loss: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from esupcon.doctor import Finding
+from esupcon.doctor import Finding, Watch
 from esupcon.engine.checkpoints import Checkpoints
 from esupcon.engine.data import BatchPlan, TrainData
 from esupcon.engine.history import History
@@ -66,6 +66,8 @@ class Run:
     findings: list[Finding] = field(default_factory=list)
     position: Position = field(default_factory=Position)
     best_state: dict[str, torch.Tensor] | None = None
+    watch: Watch | None = None
+    watch_state: dict[str, Any] | None = None  # of the checkpoint, until the stage it belongs to takes it
 
     @property
     def device(self) -> torch.device:
@@ -101,6 +103,7 @@ class Run:
             "history": self.history.records,
             "findings": [finding.as_dict() for finding in self.findings],
             "best_state": self.best_state,
+            "watch": None if optimizer_state is None or self.watch is None else self.watch.state_dict(),
         }
         place = self.position
         self.checkpoints.save(state, (place.stage * 1_000_000 + place.epoch) * 1_000_000 + place.step)

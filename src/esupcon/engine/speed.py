@@ -27,10 +27,8 @@ def choose_precision(network: Network, sample: Tensor, outputs: tuple[str, ...],
 def _seconds(network: Network, sample: Tensor, outputs: tuple[str, ...], *, bf16: bool) -> float:
     trial = copy.deepcopy(network).train()  # a copy: the statistics of normalisation layers must not move
     if bf16:
-        trial, sample = (
-            trial.to(memory_format=torch.channels_last),
-            sample.contiguous(memory_format=torch.channels_last),
-        )
+        trial.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack this form
+        sample = sample.contiguous(memory_format=torch.channels_last)
     best = float("inf")
     for _ in range(3):
         start = time.perf_counter()

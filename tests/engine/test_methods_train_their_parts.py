@@ -1,0 +1,82 @@
+"""Each stage of each method moves exactly the parts it names; the others stay bit-identical, statistics included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_data import blobs, quick_spec
+
+from esupcon.engine import fit
+from esupcon.engine.loop import train_stage
+from esupcon.methods import METHODS, Method, Stage, Term, get_method
+
+EXPECTED = {
+    "ce": [{"encoder", "head"}],
+    "supcon_ce": [{"encoder", "projector"}, {"head"}],
+    "supcon_ce_n": [{"encoder", "projector"}, {"head"}],
+    "supcon_tt": [{"encoder", "projector", "head"}],
+    "spce": [{"encoder", "head"}],
+    "spce_m": [{"encoder"}],
+    "esupcon": [{"encoder", "head"}],
+}
+
+
+def snapshot(network) -> dict[str, dict[str, torch.Tensor]]:
+    return {
+        part: {name: value.clone() for name, value in module.state_dict().items()}
+        for part in ("encoder", "projector", "head")
+        if (module := getattr(network, part)) is not None
+    }
+
+
+@pytest.mark.parametrize("key", METHODS)
+def test_exactly_the_named_parts_move(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[set[str]] = []
+
+    def observed(run, stage, *rest):
+        before = snapshot(run.network)
+        train_stage(run, stage, *rest)
+        after = snapshot(run.network)
+        moved.append(
+            {part for part in before if any(not torch.equal(v, after[part][n]) for n, v in before[part].items())}
+        )
+
+    monkeypatch.setattr("esupcon.engine.fitting.train_stage", observed)
+    fitted = fit(quick_spec(method=key, epochs=1), blobs())
+    assert moved == EXPECTED[key]
+    assert (fitted.network.projector is not None) == get_method(key).projector
+
+
+def test_every_trained_parameter_moves() -> None:
+    """Not only some of a part: every weight of the encoder, and every prototype, gets gradient."""
+    torch.manual_seed(0)
+    once = fit(quick_spec(method="esupcon", epochs=1, steps=1, warmup=0.0), blobs())
+    twice = fit(quick_spec(method="esupcon", epochs=1, steps=2, warmup=0.0), blobs())
+    for (name, first), second in zip(once.network.named_parameters(), twice.network.parameters(), strict=True):
+        assert not torch.equal(first, second), name
+
+
+def test_detached_tightness_does_not_steer_the_encoder() -> None:
+    """SPCE trains the same encoder with and without its tightness term."""
+    with_term, without = (fit(quick_spec(method=key, epochs=1), blobs()) for key in ("spce", "spce_m"))
+    for a, b in zip(with_term.network.encoder.parameters(), without.network.encoder.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_class_means_head_holds_the_means_of_unit_embeddings() -> None:
+    data = blobs()
+    fitted = fit(quick_spec(method="spce_m"), data)
+    z = torch.nn.functional.normalize(torch.from_numpy(fitted.embed(data.x)))
+    for k in range(data.n_classes):
+        torch.testing.assert_close(fitted.network.head.weight[k].detach(), z[data.y == k].mean(0))
+
+
+def test_methods_are_documented_and_known_by_key() -> None:
+    assert list(METHODS) == list(EXPECTED)
+    assert all(method.summary and method.title for method in METHODS.values())
+    custom = Method("own", "Own", "x", "linear", (Stage((Term("ce", on="logits"),), ("head",)),))
+    assert get_method(custom) is custom
+    with pytest.raises(ValueError, match=r"one of ce, .*got 'cee'"):
+        get_method("cee")
+    with pytest.raises(ValueError, match="at least one term"):
+        Stage((), ("head",))

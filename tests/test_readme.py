@@ -1,0 +1,47 @@
+"""The README cannot drift: its Python runs, its commands exist, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("code", [code for language, code in BLOCKS if language == "python"])
+def test_python_blocks_run(code: str) -> None:
+    scope: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), scope)  # noqa: S102 - our own text
+    assert scope["probabilities"].shape == (128, 10)
+    assert float(scope["loss"]) > 0
+
+
+def test_the_loop_fits_on_the_first_screen() -> None:
+    position = README.index("ESupConLoss(")
+    assert README[:position].count("\n") < 30
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert set(re.findall(r"make ([a-z]+)", README)) <= targets
+
+
+def test_commands_exist() -> None:
+    from typer.main import get_command
+
+    from esupcon.cli import app
+
+    known = set(get_command(app).commands)
+    used = set(re.findall(r"^\$ esupcon ([a-z]+)", README, flags=re.MULTILINE))
+    assert used
+    assert used <= known
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")], ids=str)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
