@@ -100,12 +100,28 @@ class BatchPlan:
             raise ValueError(f"a batch needs two samples or more for each process; got {n} samples for {world_size}.")
         return cls(n, size, steps)
 
-    def order(self, seed: int, stage: int, epoch: int) -> NDArray[np.int64]:
-        return np.random.default_rng(derive_seed(seed, "order", stage, epoch)).permutation(self.n)
+    def order(self, seed: int, stage: int, epoch: int, balance: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """The samples of one epoch in the order they are drawn.
+
+        With labels in `balance` every class fills the same share: its samples are gone through as often as it takes,
+        each time in another order, so that none is drawn twice before all were drawn once.
+        """
+        rng = np.random.default_rng(derive_seed(seed, "order", stage, epoch))
+        if balance is None:
+            return rng.permutation(self.n)
+        present = np.unique(balance)
+        share = math.ceil(self.n / len(present))
+        drawn = [_rounds(np.flatnonzero(balance == k), share, rng) for k in present]
+        return rng.permutation(np.concatenate(drawn))[: self.n]
 
     def indices(self, order: NDArray[np.int64], step: int) -> NDArray[np.int64]:
         # Sorted, because neighbours on disk are read together where the array is memory-mapped.
         return np.sort(order[step * self.batch_size : (step + 1) * self.batch_size])
+
+
+def _rounds(members: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    rounds = [rng.permutation(members) for _ in range(math.ceil(count / len(members)))]
+    return np.concatenate(rounds)[:count]
 
 
 def batch_of_views(

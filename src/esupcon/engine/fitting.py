@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from esupcon.doctor import Finding
 from esupcon.engine.data import TrainData
@@ -53,6 +53,7 @@ def fit(
     data: TrainData,
     *,
     encoder: nn.Module | None = None,
+    initial: Mapping[str, Tensor] | None = None,
     out: Path | None = None,
     overwrite: bool = False,
     devices: int = 1,
@@ -66,8 +67,8 @@ def fit(
 
     With `out` the run keeps checkpoints, history and `run.json` in that folder; the same call continues a run that
     was killed and ends as if it had not been, bit for bit. `encoder` replaces the encoder named in the spec by a
-    module of the caller's. `should_stop` is asked after every step: when it says yes the run is saved and
-    `TrainingInterrupted` raised.
+    module of the caller's; `initial` is a network's state to start from. `should_stop` is asked after every step: when
+    it says yes the run is saved and `TrainingInterrupted` raised.
     """
     started = time.monotonic()
     random_state = torch.get_rng_state()
@@ -78,6 +79,7 @@ def fit(
                 spec,
                 data,
                 encoder=encoder,
+                initial=initial,
                 out=out,
                 overwrite=overwrite,
                 devices=devices,

@@ -53,7 +53,8 @@ def train_stage(run: Run, stage: Stage, optimizer_state: dict[str, Any] | None, 
     last_save = time.monotonic()
 
     while place.epoch < n_epochs:
-        order = run.plan.order(run.spec.seed, place.stage, place.epoch)
+        balance = run.data.y if run.spec.class_weight == "balanced" else None
+        order = run.plan.order(run.spec.seed, place.stage, place.epoch, balance)
         steps = min(run.plan.steps_per_epoch, n_steps - place.epoch * run.plan.steps_per_epoch)
         _set_modes(run.network, stage)
         started, first_step = time.monotonic(), place.step

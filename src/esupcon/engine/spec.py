@@ -43,6 +43,9 @@ class TrainSpec(BaseModel):
         "auto", description="auto measures 32 against bf16 on this network and takes the faster"
     )
     compile: bool = Field(False, description="torch.compile the network")
+    class_weight: Literal["balanced"] | None = Field(
+        None, description="balanced: every class is drawn equally often, however few samples it has"
+    )
     patience: int | None = Field(None, ge=1, description="stop after so many epochs without a better held-out accuracy")
     seed: int = Field(0, ge=0)
 

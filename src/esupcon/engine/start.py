@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
 from esupcon.doctor import Finding, check_data
 from esupcon.engine.checkpoints import Checkpoints
@@ -36,6 +37,7 @@ def start(
     data: TrainData,
     *,
     encoder: nn.Module | None,
+    initial: Mapping[str, Tensor] | None,
     out: Path | None,
     overwrite: bool,
     devices: int,
@@ -47,6 +49,8 @@ def start(
     """The run where it stands, and the optimiser's state if it stands within a stage."""
     key = spec.key(data=data.fingerprint, custom_encoder=None if encoder is None else repr(encoder))
     network = _initial_network(spec, data, encoder)
+    if initial is not None:
+        network.load_state_dict(initial)
     if _n_processes(devices) == (1, 1):
         settled = {} if out is None else claim_folder(out, key, spec, overwrite=overwrite)
         precision = _settle_precision(spec, data, network, settled)
@@ -108,6 +112,8 @@ def _n_processes(devices: int) -> tuple[int, int]:
 
 def _launch(devices: int, accelerator: str, precision: str) -> Fabric:
     here, machines = _n_processes(devices)
+    for name in ("lightning.fabric", "lightning_fabric"):  # its own lines would stand between ours
+        logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         # Fabric advises on hardware that is not there; what is used is said in the run's own words.
         warnings.filterwarnings("ignore", module="lightning_fabric")
