@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from esupcon.engine.tensorboard import Curves
 from esupcon.files import write_bytes
 
 HISTORY, TIMING = "history.jsonl", "timing.jsonl"
@@ -21,6 +22,7 @@ class History:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.records: list[dict[str, Any]] = []
+        self._curves: Curves | None = None
 
     def restore(self, records: list[dict[str, Any]]) -> None:
         """Goes back to the records of a checkpoint: lines that a killed process wrote after it are dropped."""
@@ -30,6 +32,9 @@ class History:
             write_bytes(self.folder / HISTORY, text.encode())
 
     def append(self, record: dict[str, Any], timing: dict[str, Any]) -> None:
+        if self._curves is None:
+            self._curves = Curves(self.folder, purge_step=len(self.records))
+        self._curves.write(len(self.records), record, timing)
         self.records.append(record)
         if self.folder is not None:
             for name, value in ((HISTORY, record), (TIMING, timing)):

@@ -158,8 +158,7 @@ def _end_epoch(
     accuracy = held_out_accuracy(run.network, run.data, run.device, head_is_trained="head" in stage.trains)
     accuracy = run.fabric.broadcast(accuracy)
     loss = place.loss_sum / steps
-    findings = watch.epoch(place.epoch, loss, accuracy, **_sample(run, stage))
-    run.tell(findings)
+    run.tell(watch.epoch(place.epoch, loss, accuracy, **_sample(run, stage)))
     record: dict[str, Any] = {
         "stage": place.stage,
         "epoch": place.epoch,
@@ -167,8 +166,9 @@ def _end_epoch(
         "lr": lr,
         "held_out_accuracy": accuracy,
     }
-    if findings:
-        record["findings"] = [finding.as_dict() for finding in findings]
+    if run.unrecorded:
+        record["findings"] = [finding.as_dict() for finding in run.unrecorded]
+        run.unrecorded = []
     run.history.append(record, timing)
     progress.epoch(place.epoch, accuracy)
     if run.spec.patience is None or accuracy is None:

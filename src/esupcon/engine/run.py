@@ -64,6 +64,7 @@ class Run:
     should_stop: Callable[[], bool]
     checkpoint_seconds: float
     findings: list[Finding] = field(default_factory=list)
+    unrecorded: list[Finding] = field(default_factory=list)  # said since the last line of the history
     position: Position = field(default_factory=Position)
     best_state: dict[str, torch.Tensor] | None = None
     watch: Watch | None = None
@@ -88,9 +89,10 @@ class Run:
         return max(1, round(main * stage.epochs))
 
     def tell(self, findings: list[Finding]) -> None:
-        """Says each finding once; the caller keeps them in the history."""
+        """Says each finding, and keeps it for the next line of the history."""
         for finding in findings:
             self.findings.append(finding)
+            self.unrecorded.append(finding)
             self.log(str(finding))
 
     def save(self, optimizer_state: dict[str, Any] | None) -> None:
@@ -102,6 +104,7 @@ class Run:
             "position": self.position.as_dict(),
             "history": self.history.records,
             "findings": [finding.as_dict() for finding in self.findings],
+            "unrecorded": [finding.as_dict() for finding in self.unrecorded],
             "best_state": self.best_state,
             "watch": None if optimizer_state is None or self.watch is None else self.watch.state_dict(),
         }

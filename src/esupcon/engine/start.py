@@ -163,6 +163,7 @@ def _resume(run: Run) -> dict[str, Any] | None:
     run.network.load_state_dict(state["network"])
     run.position = Position(**state["position"])
     run.findings = [Finding.from_dict(finding) for finding in state["findings"]]
+    run.unrecorded = [Finding.from_dict(finding) for finding in state["unrecorded"]]
     run.best_state, run.watch_state = state["best_state"], state["watch"]
     run.history.restore(state["history"])
     run.log(f"Continuing at epoch {run.position.epoch + 1}, step {run.position.step + 1} (run {run.key}).")

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_data import blobs, quick_spec, rowwise_encoder
+from torch import Tensor, nn
+
+from esupcon.engine import TrainData, TrainingFailed, TrainSpec, fit
+
+
+def test_history_is_one_json_line_an_epoch_and_time_is_kept_apart(tmp_path: Path) -> None:
+    fitted = fit(quick_spec(method="supcon_ce", epochs=5), blobs(), out=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert lines == fitted.history
+    assert [(line["stage"], line["epoch"]) for line in lines] == [(0, e) for e in range(5)] + [(1, 0)]
+    assert not {"seconds", "images_per_second"} & set(lines[0])
+    timing = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text().splitlines()]
+    assert all(line["seconds"] > 0 and line["images_per_second"] > 0 for line in timing)
+
+
+def test_curves_go_to_tensorboard_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[str, float, int]] = []
+
+    class SummaryWriter:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            assert folder == str(tmp_path / "tensorboard")
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            written.append((name, value, step))
+
+        def flush(self) -> None:
+            pass
+
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    fitted = fit(quick_spec(), blobs(), out=tmp_path)
+    losses = [(value, step) for name, value, step in written if name == "stage0/loss"]
+    assert losses == [(record["loss"], index) for index, record in enumerate(fitted.history)]
+
+
+class GoesBad(nn.Module):
+    """An encoder that gives NaN from its eleventh training batch on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.batches = rowwise_encoder(), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.batches += self.training
+        return self.inner(x) * (float("nan") if self.batches > 10 else 1.0)
+
+
+def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(TrainingFailed, match=r"the loss became nan in epoch 4, step 2.*Lower the learning rate"):
+        fit(quick_spec(epochs=9), blobs(), encoder=GoesBad(), out=tmp_path, log=said.append, checkpoint_seconds=0)
+    assert any("[loss-not-finite]" in line for line in said)
+    newest = torch.load(max(tmp_path.glob("checkpoint-*.pt")), weights_only=True)
+    assert (newest["position"]["epoch"], newest["position"]["step"]) == (3, 1)
+    assert all(value.isfinite().all() for value in newest["network"].values())
+
+
+def test_table_with_nan_is_refused_in_words() -> None:
+    x = np.full((40, 4), np.nan, np.float32)
+    with pytest.raises(ValueError, match="finite numbers"):
+        fit(TrainSpec(encoder="mlp", epochs=2), TrainData(x, np.arange(40) % 2, 2), log=lambda line: None)
+
+
+def test_exploding_run_is_named_and_its_checkpoint_stays(tmp_path: Path) -> None:
+    said: list[str] = []
+    spec = quick_spec(method="ce", lr=1e8, warmup=0.0, epochs=30)
+    try:
+        fit(spec, blobs(), out=tmp_path, log=said.append, checkpoint_seconds=0)
+    except TrainingFailed as error:
+        assert "last good checkpoint" in str(error)
+    assert any("[lr-too-high]" in line or "[loss-not-finite]" in line for line in said)
+    assert list(tmp_path.glob("checkpoint-*.pt"))
+
+
+def test_every_finding_is_in_the_history(tmp_path: Path) -> None:
+    said: list[str] = []
+    fitted = fit(quick_spec(temperature=40.0, epochs=4), blobs(), log=said.append)
+    recorded = [f"[{f['code']}]" for record in fitted.history for f in record.get("findings", [])]
+    assert recorded
+    assert {finding.code for finding in fitted.findings} == {code.strip("[]") for code in recorded}
