@@ -21,6 +21,7 @@ from esupcon.engine.processes import average_gradients, mean_over_processes, row
 from esupcon.engine.progress import Progress
 from esupcon.engine.run import Position, Run, TrainingFailed, TrainingInterrupted
 from esupcon.engine.seeding import derive_seed
+from esupcon.engine.speed import channels_last
 from esupcon.methods import Stage
 from esupcon.models import Network
 
@@ -123,8 +124,7 @@ def _take_step(
     views, labels = batch_of_views(run.data, indices, run.recipe, run.spec.seed, where, run.device)
     if run.precision == "64":
         views = views.double()
-    if run.precision == "bf16" and views.ndim == 4:
-        views = views.contiguous(memory_format=torch.channels_last)
+    views = channels_last(views)
     world = run.fabric.world_size
     mine = rows_of_this_process(run.fabric, len(labels))
     views, labels = views[mine], labels[mine]

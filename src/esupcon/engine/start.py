@@ -15,6 +15,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from esupcon.doctor import Finding, check_data
+from esupcon.engine.bfloat16 import bfloat16_works
 from esupcon.engine.checkpoints import Checkpoints
 from esupcon.engine.data import BatchPlan, TrainData, batch_of_views
 from esupcon.engine.history import History
@@ -65,7 +66,7 @@ def start(
         _claim(fabric, out, key, spec, overwrite)
     if precision == "64":
         network.double()
-    if precision == "bf16":
+    if not data.is_table:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack this form
     if fabric.world_size > 1 and fabric.device.type == "cuda":
         network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
@@ -143,6 +144,11 @@ def _claim(fabric: Fabric, out: Path | None, key: str, spec: TrainSpec, overwrit
 
 def _settle_precision(spec: TrainSpec, data: TrainData, network: Network, settled: dict[str, Any]) -> str:
     """As asked for; as an earlier process of this run has settled it; else measured."""
+    if spec.precision == "bf16" and not torch.cuda.is_available() and not bfloat16_works():
+        raise ValueError(
+            "precision bf16 needs a processor that computes in bfloat16; this one stops with an illegal instruction. "
+            "Use precision 32, or try ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment."
+        )
     if spec.precision != "auto":
         return spec.precision
     if "precision" in settled:

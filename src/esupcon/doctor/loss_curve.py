@@ -1,0 +1,69 @@
+"""The losses of a run, held against the yardstick. All shares are of its span, from collapsed to best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+
+from esupcon.doctor.yardstick import Yardstick
+
+# Losses are judged by the median of so many steps, from so many on: one odd batch changes nothing.
+WINDOW, FEWEST = 20, 10
+# Well-behaved runs may drift up to the collapsed value first; they do not go a quarter above where they began.
+RISE, ABOVE_COLLAPSED = 0.25, 0.1
+# A single loss so far up is no odd batch: with too long steps cross entropy grows tenfold at each of them.
+EXPLOSION = 20.0
+# Batches differ by a fraction of the span; twice the span from step to step is not sampling.
+SWING, NO_PROGRESS = 2.0, 0.25
+# A collapsed batch has its value almost exactly; this allows for rounding and for class counts that vary.
+AT_PLATEAU = 0.03
+
+
+@dataclass
+class LossCurve:
+    steps: int = 0
+    first: float | None = None
+    recent: list[float] = field(default_factory=list)
+    lowest: float | None = None  # of the medians over a whole window
+    at_plateau: int = 0  # steps in a row
+
+    def add(self, loss: float, marks: Yardstick, *, warming_up: bool) -> None:
+        self.first = loss if self.first is None else self.first
+        self.recent = [*self.recent[1 - WINDOW :], loss]
+        if len(self.recent) < WINDOW:
+            return
+        now = self.now
+        self.lowest = now if self.lowest is None else min(self.lowest, now)
+        here = abs(now - marks.collapsed) <= AT_PLATEAU * marks.span
+        self.at_plateau = self.at_plateau + 1 if here and not warming_up else 0
+
+    @property
+    def now(self) -> float:
+        return median(self.recent)
+
+    def start(self, marks: Yardstick) -> float:
+        assert self.first is not None
+        return max(self.first, marks.collapsed)
+
+    def risen(self, marks: Yardstick) -> bool:
+        """Well above where it began, for a while or at once by very much."""
+        if self.first is None:
+            return False
+        if self.recent[-1] > self.start(marks) + EXPLOSION * marks.span:
+            return True
+        high = max(self.first + RISE * marks.span, marks.collapsed + ABOVE_COLLAPSED * marks.span)
+        return len(self.recent) >= FEWEST and self.now > high
+
+    def wild_swing(self, marks: Yardstick) -> float | None:
+        """The distance from the lowest to the highest tenth of recent losses, if that is wild and leads nowhere."""
+        if len(self.recent) < WINDOW or self.now < self.start(marks) - NO_PROGRESS * marks.span:
+            return None
+        tenths = quantiles(self.recent, n=10)
+        swing = tenths[-1] - tenths[0]
+        return swing if swing > SWING * marks.span else None
+
+    def gain(self, marks: Yardstick) -> float:
+        """The share of the span that was won at the lowest point, from where the run began."""
+        if self.first is None or self.lowest is None:
+            return 0.0
+        return (min(self.first, marks.collapsed) - self.lowest) / marks.span
