@@ -1,4 +1,4 @@
-"""The README cannot drift: its Python runs, its commands exist, its links lead somewhere."""
+"""README and documentation cannot drift: their Python runs, their commands exist, their links lead somewhere."""
 
 from __future__ import annotations
 
@@ -15,9 +15,21 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
 @pytest.mark.parametrize("code", [code for language, code in BLOCKS if language == "python"])
 def test_python_blocks_run(code: str) -> None:
     scope: dict[str, object] = {}
-    exec(compile(code, "README.md", "exec"), scope)  # noqa: S102 - our own text
+    exec(compile(code, "README.md", "exec"), scope)
     assert scope["probabilities"].shape == (128, 10)
-    assert float(scope["loss"]) > 0
+    assert scope["loss"].item() > 0
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_documentation_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All Python blocks of a page, one after the other, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert text.startswith("# ")
+    scope: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, page.name, "exec"), scope)
 
 
 def test_the_loop_fits_on_the_first_screen() -> None:

@@ -79,7 +79,7 @@ class TrainData:
 
     def to_input(self, x: NDArray[np.generic], device: torch.device) -> Tensor:
         """Samples as the network takes them, un-augmented."""
-        batch = torch.from_numpy(np.ascontiguousarray(x)).to(device)
+        batch = torch.from_numpy(np.array(x)).to(device)  # a copy: mapped files may be read-only
         return batch if self.statistics is None else normalise(batch, self.statistics.mean, self.statistics.std)
 
 
@@ -133,7 +133,7 @@ def batch_of_views(
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
     """Both views of the chosen samples, view one of all before view two of all, and their labels."""
-    batch = torch.from_numpy(np.ascontiguousarray(data.x[indices])).to(device)
+    batch = torch.from_numpy(data.x[indices]).to(device)
     statistics = data.statistics
     views = two_views(
         batch,
