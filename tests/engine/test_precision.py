@@ -29,7 +29,7 @@ def test_processor_that_dies_in_bfloat16_is_found_out_and_remembered(
     monkeypatch.setattr(bfloat16, "_try", lambda: pytest.fail("tried again"))
     bfloat16.bfloat16_works.cache_clear()
     assert bfloat16.bfloat16_works() is False
-    with pytest.raises(ValueError, match="illegal instruction. Use precision 32"):
+    with pytest.raises(ValueError, match=r"illegal instruction\. Use precision 32"):
         fit(quick_spec(precision="bf16"), blobs())
     assert fit(quick_spec(precision="auto", epochs=1), blobs()).precision == "32"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,40 +12,62 @@ from esupcon.probability.validation import FloatArray, IntArray
 
 # Enough rows for stable averages; the cost of a look does not grow with the data.
 MAX_ROWS = 512
-# The spectrum of so many rows takes a few milliseconds, that of 512 ten times as many.
+# The spectrum of so many rows takes a few milliseconds, that of 512 several times as many.
 SPECTRUM_ROWS = 256
 
+Floats = NDArray[np.float32] | NDArray[np.float64]
 
-def as_sample(embedding: Any, labels: Any, logits: Any) -> tuple[FloatArray, IntArray, FloatArray | None]:
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    z: Floats
+    y: IntArray
+    logits: Floats | None
+
+    @property
+    def n_not_finite(self) -> int:
+        # The largest value is NaN or infinite if any is: one pass where, as nearly always, none is.
+        return 0 if np.isfinite(np.abs(self.z).max()) else int((~np.isfinite(self.z)).any(1).sum())
+
+
+def as_sample(embedding: Any, labels: Any, logits: Any) -> Sample:
     """At most MAX_ROWS rows, spread evenly, of arrays or tensors of any precision on any device."""
-    z, y = _array(embedding), _array(labels)
-    if z.ndim != 2 or len(z) < 2 or y.shape != (len(z),):
+    z, y, scores = _array(embedding), _array(labels), None if logits is None else _array(logits)
+    if z.ndim != 2 or len(z) < 2 or z.shape[1] == 0 or y.shape != (len(z),):
         raise ValueError(
             "embedding must hold two or more rows (n, d) and labels one number a row; "
             f"got shapes {z.shape} and {y.shape}."
         )
-    rows = np.linspace(0, len(z) - 1, min(MAX_ROWS, len(z))).round().astype(int)
-    if logits is None:
-        return z[rows].astype(np.float64), y[rows].astype(np.int64), None
-    scores = _array(logits)
-    if scores.ndim != 2 or len(scores) != len(z):
+    if scores is not None and (scores.ndim != 2 or len(scores) != len(z)):
         raise ValueError(
             f"logits must hold a row for each of the {len(z)} rows of embedding; got shape {scores.shape}."
         )
-    return z[rows].astype(np.float64), y[rows].astype(np.int64), scores[rows].astype(np.float64)
+    if len(z) > MAX_ROWS:
+        rows = np.linspace(0, len(z) - 1, MAX_ROWS).round().astype(int)
+        z, y, scores = z[rows], y[rows], None if scores is None else scores[rows]
+    return Sample(_floats(z), y.astype(np.int64), None if scores is None else _floats(scores))
 
 
-def unit_rows(z: FloatArray) -> FloatArray:
+def lengths(z: Floats) -> Floats:
+    result: Floats = np.sqrt(np.einsum("ij,ij->i", z, z))
+    return result
+
+
+def unit_rows(z: Floats) -> FloatArray:
     """z_i / |z_i|, zero for zero."""
-    length = np.linalg.norm(z, axis=1, keepdims=True)
+    z = np.asarray(_scaled(z), dtype=np.float64)
+    length = lengths(z)[:, None]
     unit: FloatArray = np.divide(z, length, out=np.zeros_like(z), where=length > 0)
     return unit
 
 
-def mean_cosine(unit: FloatArray) -> float:
+def mean_cosine(z: Floats) -> float:
     """1/(n(n-1)) sum_{i != j} cos(z_i, z_j) in O(n d). Zero vectors, which are all alike, count 1 among themselves."""
-    n, n_zero = len(unit), int((~unit.any(1)).sum())
-    total = float(np.square(unit.sum(0)).sum()) + n_zero**2
+    z = _scaled(z)
+    length = lengths(z)
+    inverse = np.divide(1, length, out=np.zeros_like(length), where=length > 0)
+    n, n_zero = len(z), int((length == 0).sum())
+    total = float(np.square(inverse @ z, dtype=np.float64).sum()) + n_zero**2
     return (total - n) / (n * (n - 1))
 
 
@@ -53,22 +76,34 @@ def effective_rank(unit: FloatArray) -> float:
     centred = unit - unit.mean(0)
     gram = centred @ centred.T if len(centred) <= centred.shape[1] else centred.T @ centred
     spread = np.sqrt(np.clip(np.linalg.eigvalsh(gram), 0, None))
-    # Rounding leaves eigenvalues of about 1e-16 where there are none, singular values of 1e-8.
-    spread = spread[spread > 1e-6 * spread.max(initial=0.0)]
-    if spread.sum() <= 1e-6 * len(unit):
+    if spread.max() < 1e-6:  # what rounding leaves where all rows are the same
         return 0.0
-    p = spread / spread.sum()
+    p = spread[spread > 1e-6 * spread.max()]
+    p /= p.sum()
     return float(np.exp(-(p * np.log(p)).sum()))
 
 
-def confidence(logits: FloatArray) -> float:
+def confidence(logits: Floats) -> float:
     """The median over rows of the largest softmax probability."""
     return float(np.median(1 / np.exp(logits - logits.max(1, keepdims=True)).sum(1)))
+
+
+def _scaled(z: Floats) -> Floats:
+    """Rows whose squares can be summed: a diverging network's embeddings are finite but may be near the limit."""
+    top = np.abs(z).max()
+    return z if 1e-12 < top < 1e12 or top == 0 else z / top
+
+
+def _floats(values: NDArray[Any]) -> Floats:
+    if values.dtype in (np.float32, np.float64):
+        return values
+    return values.astype(np.float32)
 
 
 def _array(values: Any) -> NDArray[Any]:
     if hasattr(values, "detach"):  # a tensor: NumPy knows neither its graph, nor its device, nor bfloat16
         values = values.detach().cpu()
-        values = values.double() if values.is_floating_point() else values
+        if values.is_floating_point() and values.element_size() < 4:
+            values = values.float()
         return np.asarray(values.numpy())
     return np.asarray(values)

@@ -41,7 +41,8 @@ class _Answers:
 
     @property
     def predicted(self) -> IntArray:
-        return self.p.argmax(1)
+        predicted: IntArray = self.p.argmax(1)
+        return predicted
 
     def of(self, labels: IntArray) -> FloatArray:
         return self.p[np.arange(len(self.p)), labels]

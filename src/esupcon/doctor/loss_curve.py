@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from statistics import median, quantiles
+from statistics import median
 
 from esupcon.doctor.yardstick import Yardstick
 
@@ -24,33 +24,31 @@ class LossCurve:
     steps: int = 0
     first: float | None = None
     recent: list[float] = field(default_factory=list)
+    now: float = 0.0  # the median of recent ones
     lowest: float | None = None  # of the medians over a whole window
     at_plateau: int = 0  # steps in a row
 
     def add(self, loss: float, marks: Yardstick, *, warming_up: bool) -> None:
         self.first = loss if self.first is None else self.first
         self.recent = [*self.recent[1 - WINDOW :], loss]
+        self.now = median(self.recent)
         if len(self.recent) < WINDOW:
             return
-        now = self.now
-        self.lowest = now if self.lowest is None else min(self.lowest, now)
-        here = abs(now - marks.collapsed) <= AT_PLATEAU * marks.span
+        self.lowest = self.now if self.lowest is None else min(self.lowest, self.now)
+        here = abs(self.now - marks.collapsed) <= AT_PLATEAU * marks.span
         self.at_plateau = self.at_plateau + 1 if here and not warming_up else 0
-
-    @property
-    def now(self) -> float:
-        return median(self.recent)
 
     def start(self, marks: Yardstick) -> float:
         assert self.first is not None
         return max(self.first, marks.collapsed)
 
+    def exploded(self, marks: Yardstick) -> bool:
+        return bool(self.recent) and self.recent[-1] > self.start(marks) + EXPLOSION * marks.span
+
     def risen(self, marks: Yardstick) -> bool:
-        """Well above where it began, for a while or at once by very much."""
-        if self.first is None:
-            return False
-        if self.recent[-1] > self.start(marks) + EXPLOSION * marks.span:
-            return True
+        """Well above where it began: for a while, or at once by very much."""
+        if self.first is None or self.exploded(marks):
+            return self.first is not None
         high = max(self.first + RISE * marks.span, marks.collapsed + ABOVE_COLLAPSED * marks.span)
         return len(self.recent) >= FEWEST and self.now > high
 
@@ -58,8 +56,8 @@ class LossCurve:
         """The distance from the lowest to the highest tenth of recent losses, if that is wild and leads nowhere."""
         if len(self.recent) < WINDOW or self.now < self.start(marks) - NO_PROGRESS * marks.span:
             return None
-        tenths = quantiles(self.recent, n=10)
-        swing = tenths[-1] - tenths[0]
+        in_order = sorted(self.recent)
+        swing = in_order[-1 - WINDOW // 10] - in_order[WINDOW // 10]
         return swing if swing > SWING * marks.span else None
 
     def gain(self, marks: Yardstick) -> float:

@@ -6,7 +6,8 @@ import math
 
 from esupcon.doctor.finding import Finding, Severity, percent
 from esupcon.doctor.loss_curve import LossCurve
-from esupcon.doctor.yardstick import Setting, Yardstick, best_posterior, temperature_for
+from esupcon.doctor.setting import Setting
+from esupcon.doctor.yardstick import Yardstick, best_posterior, temperature_for
 
 
 def loss_not_finite(
@@ -43,8 +44,8 @@ def lr_too_high(curve: LossCurve, lr: float, swing: float | None) -> Finding:
     how = (
         f"the loss rose from {curve.first:.4g} to {now:.4g} within {curve.steps:,} steps"
         if swing is None
-        else f"after {curve.steps:,} steps the loss swings by {swing:.3g} from step to step, around {now:.4g} (it began "
-        f"at {curve.first:.4g})"
+        else f"after {curve.steps:,} steps the loss swings by {swing:.3g} from step to step, around {now:.4g} (the "
+        f"first was {curve.first:.4g})"
     )
     return Finding(
         "lr-too-high",
@@ -150,5 +151,5 @@ def overfitting(train: float, held_out: float, epoch: int) -> Finding:
         "note",
         f"{percent(train)} of the training samples but {percent(held_out)} of the held-out ones are classified "
         f"correctly at the end of epoch {epoch + 1}.",
-        "More data, stronger augmentation, more weight decay or fewer epochs close the gap; judge by held-out accuracy.",
+        "Judge by the held-out samples; more data, stronger augmentation or fewer epochs narrow the gap.",
     )

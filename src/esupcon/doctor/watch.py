@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
 from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
 
 from esupcon.doctor import run_findings as say
-from esupcon.doctor.embedding import SPECTRUM_ROWS, as_sample, confidence, effective_rank, mean_cosine, unit_rows
-from esupcon.doctor.finding import SEVERITIES, Finding
-from esupcon.doctor.loss_curve import LossCurve
-from esupcon.doctor.yardstick import LOSSES, Setting, temperature_for, yardstick
-from esupcon.probability.validation import FloatArray, IntArray, as_count
-from esupcon.validation import check_choice, check_temperature, check_weight
+from esupcon.doctor.embedding import (
+    SPECTRUM_ROWS,
+    Sample,
+    as_sample,
+    confidence,
+    effective_rank,
+    mean_cosine,
+    unit_rows,
+)
+from esupcon.doctor.finding import Finding
+from esupcon.doctor.memory import Memory
+from esupcon.doctor.setting import Setting
+from esupcon.doctor.yardstick import temperature_for, yardstick
+from esupcon.probability.validation import as_count
 
 # The start of a healthy run looks like collapse: a fresh ResNet has cosines near 1 and a loss of log(n-1). It leaves
 # within the warm-up or soon after. This share of the run is waited for, but 30 steps at least, and 1,000 at most.
@@ -32,11 +39,11 @@ BEGAN_LOW = 0.5
 NEAR_CHANCE = 0.2
 # With half of the loss out of reach a temperature is a poor choice; with three quarters there is little to learn from.
 REACH_NOTE, REACH_WARNING = 0.5, 0.25
-# Temperatures a tenth of the one that lets a perfect embedding be 99 % sure are suspect; where the loss also begins
-# two spans above that of a collapsed embedding, the softmax is on wrong neighbours.
-COLD, SHARP_START = 0.1, 2.0
-# Half of all answers surer than this, though wrong, are sure because of the temperature.
-SATURATED = 0.999
+# By the temperature that lets a perfect embedding be 99 % sure: at a tenth of it, a loss that begins two spans above
+# that of a collapsed embedding comes of a softmax that is on wrong neighbours.
+COLD_START, SHARP_START = 0.1, 2.0
+# At a quarter of it, answers that are wrong and yet, by half, surer than this are sure because of the temperature.
+COLD, SATURATED = 0.25, 0.999
 # Classes evenly apart need K - 1 directions. Under half of that, some share one; for few classes it says little.
 NARROW, FEWEST_CLASSES = 0.5, 4
 # The spectrum is the only costly look: it is taken in the second half of a run, and at most this often in a whole one.
@@ -45,21 +52,6 @@ LOOKS = 20
 GAP = 0.2
 # A state of the embedding or of the answers counts when it is seen this often in a row.
 IN_A_ROW = 3
-# A finding is repeated when what it measures has doubled.
-WORSE = 2.0
-
-
-@dataclass
-class _Memory:
-    """What a watch has seen: plain values, so that a checkpoint can hold it."""
-
-    curve: LossCurve = field(default_factory=LossCurve)
-    lr: float = 0.0
-    accuracy: float | None = None
-    cosine: float | None = None
-    seen: dict[str, int] = field(default_factory=dict)  # how often in a row
-    next_look: float = 0.0
-    said: dict[str, list[float | None]] = field(default_factory=dict)  # code: severity, badness (None: do not repeat)
 
 
 class Watch:
@@ -88,33 +80,37 @@ class Watch:
         class_counts: Iterable[int] | None = None,
         said: Iterable[Finding] = (),
     ) -> None:
-        self.setting = _setting(
-            losses, n_batch, n_views, n_classes, temperature, head, prototype_weight, spce_average, class_counts
+        self.setting = Setting.checked(
+            losses=losses,
+            n_batch=n_batch,
+            n_views=n_views,
+            n_classes=n_classes,
+            temperature=temperature,
+            head=head,
+            prototype_weight=prototype_weight,
+            spce_average=spce_average,
+            class_counts=class_counts,
         )
         self.marks = yardstick(self.setting)
         self.n_steps, self.warmup_steps = as_count(n_steps, name="n_steps"), int(warmup_steps)
         self._patience = min(max(FEWEST_STEPS, PATIENCE * self.n_steps), MOST_STEPS)
         self._chance = float(self.setting.class_shares.max())
-        self._memory = _Memory(said={one.code: [SEVERITIES.index(one.severity), None] for one in said})
+        self._memory = Memory.after(said)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and dictionaries: a watch that loads them goes on as this one would."""
-        return asdict(self._memory)
+        return self._memory.as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        known = [one.name for one in fields(_Memory)]
-        if sorted(state) != sorted(known):
-            raise ValueError(f"the state of a watch holds {', '.join(known)}; got {', '.join(sorted(state))}.")
-        copy = asdict(_Memory(**state))
-        self._memory = _Memory(**{**copy, "curve": LossCurve(**copy["curve"])})
+        self._memory = Memory.from_dict(state)
 
     def step(self, loss: float, lr: float) -> list[Finding]:
         """After every step: the loss of its batch, and the learning rate it was taken at."""
-        curve, self._memory.lr = self._memory.curve, float(lr)
+        curve, self._memory.lr = self._memory.curve, max(self._memory.lr, float(lr))
         curve.steps += 1
         if not isfinite(loss):
             risen = self.marks.span > 0 and curve.risen(self.marks)
-            return self._new(say.loss_not_finite(loss, curve.steps, lr, curve.first, curve.recent, risen=risen))
+            return self._memory.new(say.loss_not_finite(loss, curve.steps, lr, curve.first, curve.recent, risen=risen))
         at_start = curve.first is None
         curve.add(float(loss), self.marks, warming_up=curve.steps <= self.warmup_steps)
         if self.marks.span <= 0:  # one class: there is nothing to win
@@ -129,14 +125,12 @@ class Watch:
         `logits` are the classifier's for the same samples, where it is being trained: with them saturation and
         overfitting are seen too. Arrays or tensors; at most 512 rows are looked at.
         """
-        z, y, scores = as_sample(embedding, labels, logits)
-        n_bad = int((~np.isfinite(z)).any(1).sum())
+        sample = as_sample(embedding, labels, logits)
+        n_bad = sample.n_not_finite
         if n_bad or not isfinite(loss):
-            return self._new(say.epoch_not_finite(loss, n_bad, len(z), epoch))
-        unit = unit_rows(z)
-        self._memory.cosine, self._memory.accuracy = mean_cosine(unit), accuracy
-        answers = [] if scores is None else self._answers(scores, y, epoch)
-        return [*self._crowd(), *answers, *self._width(unit, y)]
+            return self._memory.new(say.epoch_not_finite(loss, n_bad, len(sample.z), epoch))
+        self._memory.cosine, self._memory.accuracy = mean_cosine(sample.z), accuracy
+        return [*self._crowd(), *self._answers(sample, epoch), *self._width(sample)]
 
     @property
     def _steps_after_warmup(self) -> int:
@@ -149,20 +143,22 @@ class Watch:
             return []
         if marks.reach is not None and marks.reach < REACH_NOTE:
             severity: Literal["warning", "note"] = "warning" if marks.reach < REACH_WARNING else "note"
-            return self._new(say.temperature_too_high(setting, marks, severity))
-        cold = setting.temperature < COLD * temperature_for(setting.n_classes)
+            return self._memory.new(say.temperature_too_high(setting, marks, severity))
+        cold = setting.temperature < COLD_START * temperature_for(setting.n_classes)
         if cold and first > marks.collapsed + marks.unsettled + SHARP_START * marks.span:
-            return self._new(say.temperature_too_low_at_start(setting, marks, first))
+            return self._memory.new(say.temperature_too_low_at_start(setting, marks, first))
         return []
 
     def _divergence(self) -> list[Finding]:
         curve, marks = self._memory.curve, self.marks
-        assert curve.first is not None
+        if "temperature-too-low" in self._memory.said:
+            return []  # such losses jump at any learning rate
         if curve.risen(marks):
-            badness = (max(curve.now, curve.recent[-1]) - curve.first) / marks.span
-            return self._new(say.lr_too_high(curve, self._memory.lr, None), badness)
+            return self._memory.new(
+                say.lr_too_high(curve, self._memory.lr, None), level=2 if curve.exploded(marks) else 1
+            )
         swing = curve.wild_swing(marks)
-        return [] if swing is None else self._new(say.lr_too_high(curve, self._memory.lr, swing), swing / marks.span)
+        return [] if swing is None else self._memory.new(say.lr_too_high(curve, self._memory.lr, swing))
 
     def _standstill(self) -> list[Finding]:
         """The loss sits where it tells nothing apart, or has not moved for a good part of the run."""
@@ -175,15 +171,16 @@ class Watch:
         long_enough = self._steps_after_warmup >= max(FEWEST_STEPS, STUCK_SHARE * self.n_steps)
         if not long_enough or curve.lowest is None or curve.gain(marks) >= STUCK_GAIN or not self._guesses():
             return []
-        explained = {"collapse", "lr-too-high"} & set(memory.said)
-        if explained or curve.lowest < marks.collapsed - BEGAN_LOW * marks.span:
+        explained = {"collapse", "lr-too-high", "temperature-too-low"} & set(memory.said)
+        crowded = memory.cosine is not None and memory.cosine > CROWDED  # a collapse that is not yet certain
+        if explained or crowded or curve.lowest < marks.collapsed - BEGAN_LOW * marks.span:
             return []
-        return self._new(say.stuck(curve, self.n_steps, memory.lr, marks, memory.accuracy))
+        return self._memory.new(say.stuck(curve, self.n_steps, memory.lr, marks, memory.accuracy))
 
     def _crowd(self) -> list[Finding]:
         memory = self._memory
         assert memory.cosine is not None
-        crowded = self._in_a_row("crowded", memory.cosine > CROWDED)
+        crowded = memory.in_a_row("crowded", memory.cosine > CROWDED, IN_A_ROW)
         settled = self._steps_after_warmup >= self._patience and bool(memory.curve.recent)
         if not (crowded and settled and self._guesses()):
             return []
@@ -196,94 +193,45 @@ class Watch:
         cosine = memory.cosine if by_cosine else None
         cold = self.setting.has_temperature and "temperature-too-low" in memory.said
         finding = say.collapse(memory.curve, memory.lr, self.marks, self.setting, cosine, by_loss=by_loss, cold=cold)
-        return self._new(finding, badness=float(by_loss + by_cosine))
+        return self._memory.new(finding, level=by_loss + by_cosine)
 
-    def _answers(self, scores: FloatArray, y: IntArray, epoch: int) -> list[Finding]:
+    def _answers(self, sample: Sample, epoch: int) -> list[Finding]:
         """What the classifier says about the sample, and how sure it is."""
-        held_out, train = self._memory.accuracy, float((scores.argmax(1) == y).mean())
+        if sample.logits is None:
+            return []
+        held_out, train = self._memory.accuracy, float((sample.logits.argmax(1) == sample.y).mean())
         found = []
-        if self.setting.has_temperature and not self.setting.linear_head:
-            sure = confidence(scores)
-            guesses = self._guesses() if held_out is not None else self._is_chance(train)
-            if self._in_a_row("saturated", sure > SATURATED and guesses, often=2):
-                right = train if held_out is None else held_out
-                found += self._new(say.temperature_too_low(self.setting, SATURATED, right))
+        right = train if held_out is None else held_out
+        if self._is_cold():
+            saturated = confidence(sample.logits) > SATURATED and self._is_chance(right)
+            if self._memory.in_a_row("saturated", saturated, 2):
+                found += self._memory.new(say.temperature_too_low(self.setting, SATURATED, right))
         gap = 0.0 if held_out is None else train - held_out
-        if self._in_a_row("overfit", gap >= GAP):
+        if self._memory.in_a_row("overfit", gap >= GAP, IN_A_ROW):
             assert held_out is not None
-            found += self._new(say.overfitting(train, held_out, epoch), gap)
+            found += self._memory.new(say.overfitting(train, held_out, epoch), level=int(gap / GAP))
         return found
 
-    def _width(self, unit: FloatArray, y: IntArray) -> list[Finding]:
+    def _width(self, sample: Sample) -> list[Finding]:
         memory, steps = self._memory, self._memory.curve.steps
         if steps < max(self.n_steps / 2, memory.next_look) or "collapse" in memory.said:
             return []
         memory.next_look = steps + self.n_steps / LOOKS
-        rows = slice(None, None, max(1, len(unit) // SPECTRUM_ROWS))
-        n_classes, dim = len(np.unique(y[rows])), unit.shape[1]
-        rank, needed = effective_rank(unit[rows]), min(n_classes - 1, dim)
+        rows = slice(None, None, max(1, len(sample.y) // SPECTRUM_ROWS))
+        n_classes, dim = len(np.unique(sample.y[rows])), sample.z.shape[1]
+        rank, needed = effective_rank(unit_rows(sample.z[rows])), min(n_classes - 1, dim)
         narrow = n_classes >= FEWEST_CLASSES and rank < NARROW * needed
-        if not self._in_a_row("narrow", narrow, often=2):
+        if not memory.in_a_row("narrow", narrow, 2):
             return []
-        return self._new(say.dimensional_collapse(rank, n_classes, dim), needed / max(rank, 1e-9))
+        return self._memory.new(say.dimensional_collapse(rank, n_classes, dim))
 
     def _guesses(self) -> bool:
         return self._memory.accuracy is None or self._is_chance(self._memory.accuracy)
 
+    def _is_cold(self) -> bool:
+        setting = self.setting
+        cosine_head = setting.head == "prototype" and setting.n_classes > 1
+        return cosine_head and setting.temperature < COLD * temperature_for(setting.n_classes)
+
     def _is_chance(self, accuracy: float) -> bool:
         return accuracy <= self._chance + NEAR_CHANCE * (1 - self._chance)
-
-    def _in_a_row(self, state: str, is_so: bool, often: int = IN_A_ROW) -> bool:
-        seen = self._memory.seen
-        seen[state] = seen.get(state, 0) + 1 if is_so else 0
-        return seen[state] >= often
-
-    def _new(self, finding: Finding, badness: float = 1.0) -> list[Finding]:
-        """The finding if its code was not said yet, or is more severe or twice as bad as it was."""
-        severity, before = SEVERITIES.index(finding.severity), self._memory.said.get(finding.code)
-        if before is not None:
-            said_severity, said_badness = before
-            assert said_severity is not None
-            if severity <= said_severity and (said_badness is None or badness < WORSE * said_badness):
-                return []
-        self._memory.said[finding.code] = [severity, badness]
-        return [finding]
-
-
-def _setting(
-    losses: Mapping[str, float],
-    n_batch: int,
-    n_views: int,
-    n_classes: int,
-    temperature: float,
-    head: str,
-    prototype_weight: float,
-    spce_average: Literal["class", "batch"],
-    class_counts: Iterable[int] | None,
-) -> Setting:
-    if not losses:
-        raise ValueError(f"losses must name at least one of {', '.join(LOSSES)}; got none.")
-    for name, weight in losses.items():
-        check_choice("the name of a loss", name, LOSSES)
-        check_weight(f"the weight of {name}", weight)
-    check_choice("head", head, ("linear", "prototype"))
-    check_choice("spce_average", spce_average, ("class", "batch"))
-    n_batch, n_views = as_count(n_batch, name="n_batch"), as_count(n_views, name="n_views")
-    if n_batch * n_views < 2:
-        raise ValueError("a batch needs two rows or more; got n_batch=1 and n_views=1. Pass larger batches.")
-    counts = None if class_counts is None else np.asarray(list(class_counts), dtype=np.int64)
-    if counts is not None and (counts.shape != (n_classes,) or counts.min() < 0 or counts.sum() == 0):
-        raise ValueError(
-            f"class_counts must hold the training samples of each of {n_classes} classes; got {counts.tolist()}."
-        )
-    return Setting(
-        losses=dict(losses),
-        n_batch=n_batch,
-        n_views=n_views,
-        n_classes=as_count(n_classes, name="n_classes"),
-        temperature=check_temperature(temperature),
-        linear_head=head == "linear",
-        prototype_weight=check_weight("prototype_weight", prototype_weight),
-        spce_average=spce_average,
-        class_counts=counts,
-    )

@@ -20,17 +20,13 @@ marks to judge by, not bounds to prove. They are exact for balanced batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from esupcon.doctor.batches import Counts, absent_share
+from esupcon.doctor.batches import absent_share
+from esupcon.doctor.setting import CONTRASTIVE, Setting
 from esupcon.probability.validation import FloatArray
-
-CONTRASTIVE = ("supcon", "spce", "esupcon")
-LOSSES = (*CONTRASTIVE, "ce", "tightness")
 
 
 @dataclass(frozen=True)
@@ -44,36 +40,6 @@ class Yardstick:
     @property
     def span(self) -> float:
         return self.collapsed - self.best
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What decides the value of a loss besides the embedding."""
-
-    losses: Mapping[str, float]  # weights by name
-    n_batch: int
-    n_views: int
-    n_classes: int
-    temperature: float
-    linear_head: bool
-    prototype_weight: float
-    spce_average: Literal["class", "batch"]
-    class_counts: Counts | None
-
-    @property
-    def n_rows(self) -> int:
-        return self.n_batch * self.n_views
-
-    @property
-    def has_temperature(self) -> bool:
-        return any(name in CONTRASTIVE or (name == "ce" and not self.linear_head) for name in self.losses)
-
-    @property
-    def class_shares(self) -> FloatArray:
-        if self.class_counts is None:
-            return np.full(self.n_classes, 1 / self.n_classes)
-        shares: FloatArray = self.class_counts / self.class_counts.sum()
-        return shares[shares > 0]
 
 
 def yardstick(setting: Setting) -> Yardstick:
@@ -165,7 +131,7 @@ def _spce(setting: Setting, temperature: float) -> tuple[float, float, float]:
 
 def _cross_entropy(setting: Setting, temperature: float) -> tuple[float, float, float]:
     K, shares = setting.n_classes, setting.class_shares
-    best = 0.0 if setting.linear_head else math.log1p((K - 1) * _apart(K, temperature))
+    best = 0.0 if setting.head == "linear" else math.log1p((K - 1) * _apart(K, temperature))
     return best, float(-(shares @ np.log(shares))), 0.0
 
 

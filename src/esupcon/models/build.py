@@ -17,7 +17,7 @@ from esupcon.models.resnet import LARGEST_FOR_SMALL_STEM, PUBLISHED_WIDTH, RESNE
 from esupcon.models.timm_encoder import timm_encoder
 from esupcon.validation import check_choice
 
-__all__ = ["build_encoder", "build_network", "resolve_spec"]
+__all__ = ["build_encoder", "build_head", "build_network", "build_projector", "embedding_dim", "resolve_spec"]
 
 #: Sides up to this many pixels, such as scikit-learn's digits, are served well by a small network.
 SMALLEST_IMAGES = 12
@@ -76,17 +76,37 @@ def build_network(
     temperature: float = 0.1,
 ) -> Network:
     """Encoder, head and, with a ``projection_dim``, projector. ``temperature`` is the prototype head's."""
-    check_choice("head", head, ("linear", "prototype"))
+    built = build_encoder(encoder, input_shape=input_shape)
+    dim = embedding_dim(built)
+    return Network(
+        built,
+        build_head(head, dim=dim, n_classes=n_classes, temperature=temperature),
+        build_projector(dim=dim, projection_dim=projection_dim),
+    )
+
+
+def build_head(
+    kind: Literal["linear", "prototype"], *, dim: int, n_classes: int, temperature: float = 0.1
+) -> LinearHead | PrototypeHead:
+    check_choice("head", kind, ("linear", "prototype"))
     if n_classes < 2:
         raise ValueError(f"n_classes must be at least 2; got {n_classes!r}. One class leaves nothing to tell apart.")
-    if projection_dim is not None and projection_dim < 1:
+    return LinearHead(dim, n_classes) if kind == "linear" else PrototypeHead(dim, n_classes, temperature)
+
+
+def build_projector(*, dim: int, projection_dim: int | None) -> ProjectionHead | None:
+    if projection_dim is None:
+        return None
+    if projection_dim < 1:
         raise ValueError(f"projection_dim must be at least 1, or None for no projector; got {projection_dim!r}.")
-    built = build_encoder(encoder, input_shape=input_shape)
-    dim = built.dim
+    return ProjectionHead(dim, projection_dim)
+
+
+def embedding_dim(encoder: nn.Module) -> int:
+    """The width of what `build_encoder` built."""
+    dim = encoder.dim
     assert isinstance(dim, int)
-    classifier = LinearHead(dim, n_classes) if head == "linear" else PrototypeHead(dim, n_classes, temperature)
-    projector = None if projection_dim is None else ProjectionHead(dim, projection_dim)
-    return Network(built, classifier, projector)
+    return dim
 
 
 def _from_name(spec: str, shape: tuple[int, ...]) -> nn.Module:

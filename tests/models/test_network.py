@@ -1,0 +1,124 @@
+"""Encoder, head and projector put together."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esupcon.heads import LinearHead, PrototypeHead
+from esupcon.models import Network, ProjectionHead, build_network
+
+
+class Counting(nn.Module):
+    """Twice its input, and how often it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return 2 * x
+
+
+def counting_network(*, projector: bool = True) -> Network:
+    return Network(Counting(), Counting(), Counting() if projector else None)
+
+
+NAMES = ("embedding", "projection", "logits")
+
+
+@pytest.mark.parametrize("names", [c for size in range(4) for c in combinations(NAMES, size)])
+def test_outputs_computes_each_part_once_and_nothing_unasked(names: tuple[str, ...]) -> None:
+    network = counting_network()
+    x = torch.randn(3, 2)
+    found = network.outputs(x, names)
+    assert tuple(found) == names
+    assert network.encoder.calls == bool(names)
+    assert network.head.calls == ("logits" in names)
+    assert network.projector.calls == ("projection" in names)
+    for name, value in found.items():
+        assert torch.equal(value, 2 * x if name == "embedding" else 4 * x)
+
+
+def test_outputs_takes_a_generator_and_repeated_names() -> None:
+    network = counting_network()
+    assert set(network.outputs(torch.ones(1, 2), (n for n in ("logits", "logits")))) == {"logits"}
+    assert network.head.calls == 1
+
+
+def test_forward_and_embed_agree_with_outputs() -> None:
+    network = build_network(encoder="mlp-16x1", input_shape=(4,), n_classes=3, projection_dim=5)
+    x = torch.randn(6, 4)
+    found = network.outputs(x, NAMES)
+    assert torch.equal(network(x), found["logits"])
+    assert torch.equal(network.embed(x), found["embedding"])
+    assert found["projection"].shape == (6, 5)
+
+
+def test_projection_without_projector_is_refused_before_any_work() -> None:
+    network = counting_network(projector=False)
+    with pytest.raises(ValueError, match=r"no projector.*projection_dim=128"):
+        network.outputs(torch.ones(1, 2), ("embedding", "projection"))
+    assert network.encoder.calls == 0
+
+
+def test_unknown_output_is_refused() -> None:
+    with pytest.raises(ValueError, match="outputs are embedding, projection, logits; got 'logit'"):
+        counting_network().outputs(torch.ones(1, 2), ("logit",))
+
+
+def test_projection_head_is_fc_relu_fc() -> None:
+    head = ProjectionHead(6, 3)
+    z = torch.randn(4, 6)
+    first, second = head[0], head[2]
+    expected = (z @ first.weight.T + first.bias).clamp(min=0) @ second.weight.T + second.bias
+    torch.testing.assert_close(head(z), expected)
+    assert first.weight.shape == (6, 6)
+    assert ProjectionHead(6)(z).shape == (4, 128)
+
+
+def test_projector_leaves_the_embedding_as_it_is() -> None:
+    """The activation works in place: on the projector's own values only."""
+    network = build_network(encoder="identity", input_shape=(4,), n_classes=2, projection_dim=8)
+    x = torch.randn(5, 4)
+    kept = x.clone()
+    found = network.outputs(x, NAMES)
+    assert torch.equal(x, kept)
+    assert torch.equal(found["embedding"], kept)
+
+
+def test_heads_are_chosen_by_name() -> None:
+    linear = build_network(encoder="identity", input_shape=(4,), n_classes=2, head="linear")
+    prototype = build_network(encoder="identity", input_shape=(4,), n_classes=3, head="prototype", temperature=0.2)
+    assert isinstance(linear.head, LinearHead)
+    assert isinstance(prototype.head, PrototypeHead)
+    assert prototype.head.temperature == 0.2
+    assert prototype.head.weight.shape == (3, 4)
+    assert linear.projector is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_classes": 1}, "n_classes must be at least 2; got 1"),
+        ({"head": "cosine"}, "head must be one of 'linear', 'prototype'; got 'cosine'"),
+        ({"projection_dim": 0}, "projection_dim must be at least 1"),
+        ({"temperature": 0.0}, "temperature must be a finite number above 0"),
+        ({"input_shape": (2, 3)}, r"input_shape is \(C, H, W\)"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, object], message: str) -> None:
+    usual: dict[str, object] = {"encoder": "identity", "input_shape": (4,), "n_classes": 2}
+    with pytest.raises(ValueError, match=message):
+        build_network(**(usual | settings))  # type: ignore[arg-type]
+
+
+def test_gradients_reach_every_part() -> None:
+    network = build_network(encoder="resnet10-w4", input_shape=(1, 8, 8), n_classes=3, projection_dim=8)
+    found = network.outputs(torch.randn(6, 1, 8, 8), NAMES)
+    (found["logits"].square().sum() + found["projection"].square().sum()).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
