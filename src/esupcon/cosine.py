@@ -15,6 +15,8 @@ from esupcon.precision import without_autocast
 SHORTEST_FOR_GRADIENT = 1e-12
 # Rows with lengths between these can be normalised without scaling first.
 SAFE_TO_SQUARE = (1e-12, 1e15)
+# Rows whose intermediate products are held at once; more would add a second matrix to the peak memory.
+ROWS_AT_ONCE = 8192
 
 
 def unit_rows(z: Tensor) -> Tensor:
@@ -42,10 +44,14 @@ def normalise(z: Tensor) -> tuple[Tensor, Tensor]:
     return _normalise_any_length(z)
 
 
-def project(grad: Tensor, unit: Tensor, inverse_length: Tensor) -> Tensor:
-    """The gradient of z from that of its unit rows u: (g - u (u . g)) / |z|."""
-    along = (unit * grad).sum(1, keepdim=True)
-    out: Tensor = torch.addcmul(grad, unit, along, value=-1).mul_(inverse_length)
+def project(grad: Tensor, unit: Tensor, inverse_length: Tensor, *, in_place: bool = False) -> Tensor:
+    """The gradient of z from that of its unit rows u: (g - u (u . g)) / |z|; a chunk of rows at a time."""
+    out = grad if in_place else torch.empty_like(grad)
+    for start in range(0, len(grad), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        g, u = grad[rows], unit[rows]
+        along = (u * g).sum(1, keepdim=True)
+        torch.addcmul(g, u, along, value=-1, out=out[rows]).mul_(inverse_length[rows])
     return out
 
 
