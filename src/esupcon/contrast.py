@@ -141,7 +141,7 @@ class _SymmetricContrast(torch.autograd.Function):
             # d lse_i / d s_ij = e_ij / sums_i; row k appears as row (weight_k) and as column (weight_j).
             weight = grad_lse / (sums * ctx.temperature).clamp_min_(torch.finfo(sums.dtype).tiny)
             _add_pair_gradients(out, unit, weight, ctx)
-        return project(out, unit, inverse_length), None, None, None, None
+        return project(out, unit, inverse_length, in_place=True), None, None, None, None
 
 
 def _add_pair_gradients(out: Tensor, unit: Tensor, weight: Tensor, ctx: Any) -> None:

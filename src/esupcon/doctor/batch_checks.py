@@ -56,8 +56,8 @@ def _absent(class_counts: Counts, batch_size: int) -> list[Finding]:
             "absent-classes",
             "warning" if share >= ABSENT_WARNING else "note",
             f"a batch of {batch_size:,} images lacks {share * n_filled:.1f} of the {n_filled:,} classes on average "
-            f"({percent(share)}), the rarest in {percent(rarest)} of the batches: an absent class teaches nothing, "
-            "and its prototype is only pushed away.",
+            f"({percent(share)}), the rarest in {percent(rarest)} of the batches: in such a step "
+            "they teach nothing, and prototypes of theirs are only pushed away.",
             f"Use batches of {batch_size_for(class_counts, ABSENT_GOAL):,} images, which lack {percent(ABSENT_GOAL)} "
             "of the classes; a small micro_batch makes them fit the memory.",
         )
@@ -98,11 +98,10 @@ def _own_views(class_counts: Counts, batch_size: int) -> list[Finding]:
 
 
 def _prototypes(class_counts: Counts, batch_size: int, n_views: int, weight: float) -> list[Finding]:
-    share = prototype_share(class_counts, batch_size, n_views, weight)
+    share, at_one = (prototype_share(class_counts, batch_size, n_views, w) for w in (weight, 1.0))
     n_present = np.count_nonzero(class_counts) * (1 - absent_share(class_counts, batch_size))
     # share = w p / (w p + a) solved for the weight that gives PROTOTYPE_GOAL
-    anchors_per_class = (1 / prototype_share(class_counts, batch_size, n_views) - 1) if n_present else 0.0
-    suggested = PROTOTYPE_GOAL / (1 - PROTOTYPE_GOAL) * anchors_per_class
+    suggested = PROTOTYPE_GOAL / (1 - PROTOTYPE_GOAL) * (1 - at_one) / at_one
     if weight == 0:
         return [
             Finding(
@@ -110,8 +109,7 @@ def _prototypes(class_counts: Counts, batch_size: int, n_views: int, weight: flo
                 "warning",
                 "prototype_weight is 0: the prototypes have no part in the objective, get no gradient, and classify "
                 "at random.",
-                f"Use prototype_weight=1, the published objective; {suggested:.2g} gives the prototypes "
-                f"{percent(PROTOTYPE_GOAL)} of it.",
+                "Use prototype_weight=1, the published objective.",
             )
         ]
     return [
@@ -120,7 +118,9 @@ def _prototypes(class_counts: Counts, batch_size: int, n_views: int, weight: flo
             "note",
             f"the {n_present:.1f} prototypes of the classes in a batch make up {percent(share)} of the objective, its "
             f"{n_views * batch_size:,} samples the rest (prototype_weight {weight:g}).",
-            "Nothing to do, unless the accuracy lags behind that of the embedding's nearest class means: "
+            "Nothing to do."
+            if share >= PROTOTYPE_GOAL
+            else "Nothing to do, unless the accuracy lags behind that of the embedding's nearest class means: "
             f"prototype_weight={suggested:.2g} gives the prototypes {percent(PROTOTYPE_GOAL)}.",
         )
     ]

@@ -137,13 +137,13 @@ def _class_sizes(class_counts: IntArray, y_test: IntArray, classes: Sequence[Any
             )
         )
     if empty:
+        missed = int(np.isin(y_test, empty).sum())
         found.append(
             Finding(
                 "empty-class",
                 "warning",
-                f"{len(empty)} of {len(class_counts)} classes have no training sample ({class_names(classes, empty)}); "
-                f"{np.isin(y_test, empty).sum():,} of {len(y_test):,} test samples are of such a class and can only "
-                "be missed.",
+                f"{len(empty)} of {len(class_counts)} classes have no training sample ({class_names(classes, empty)})"
+                + (f"; {missed:,} of {len(y_test):,} test samples can only be missed." if len(y_test) else "."),
                 "Add training samples for them, or take them out of the list of classes.",
             )
         )

@@ -75,7 +75,7 @@ def _contradiction(
         Finding(
             "contradicting-labels",
             "note" if table else "warning",
-            f"{n_rows:,} training {things} are copies of {len(groups):,} {things} under different labels "
+            f"{n_rows:,} training {things}, in {len(groups):,} group(s) of equal ones, carry different labels "
             f"({examples}): whatever the network answers, it is wrong for some of them.",
             "Decide on one label for each group of copies, and keep one copy." + _CHANCE * table,
         )

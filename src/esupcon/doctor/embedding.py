@@ -29,6 +29,10 @@ class Sample:
         # The largest value is NaN or infinite if any is: one pass where, as nearly always, none is.
         return 0 if np.isfinite(np.abs(self.z).max()) else int((~np.isfinite(self.z)).any(1).sum())
 
+    @property
+    def accuracy(self) -> float | None:
+        return None if self.logits is None else float((self.logits.argmax(1) == self.y).mean())
+
 
 def as_sample(embedding: Any, labels: Any, logits: Any) -> Sample:
     """At most MAX_ROWS rows, spread evenly, of arrays or tensors of any precision on any device."""

@@ -77,8 +77,8 @@ def check_after(
             f"the classifier is surest about, {n_wrong:,} carry another label, and {len(suspects):,} samples in all "
             f"have a label that is very unlikely while another is very likely"
             + (f" (most of all {shown})." if shown else "."),
-            "Look at these samples and correct or drop the wrong ones; prefer esupcon or supcon_tt to ce, which learns "
-            "wrong labels sooner, and train for fewer epochs.",
+            "Look at these samples and correct or drop the wrong ones; until then train for fewer epochs, for networks "
+            "learn wrong labels last.",
         )
     ]
 

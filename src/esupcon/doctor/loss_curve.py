@@ -16,7 +16,9 @@ EXPLOSION = 20.0
 # Batches differ by a fraction of the span; twice the span from step to step is not sampling.
 SWING, NO_PROGRESS = 2.0, 0.25
 # A collapsed batch has its value almost exactly; this allows for rounding and for class counts that vary.
-AT_PLATEAU = 0.03
+AT_PLATEAU = 0.02
+# A fall by so much is progress; less may be chance.
+PROGRESS = 0.05
 
 
 @dataclass
@@ -25,7 +27,8 @@ class LossCurve:
     first: float | None = None
     recent: list[float] = field(default_factory=list)
     now: float = 0.0  # the median of recent ones
-    lowest: float | None = None  # of the medians over a whole window
+    lowest: float | None = None  # of the medians over a whole window, when it last made progress
+    idle: int = 0  # steps since then
     at_plateau: int = 0  # steps in a row
 
     def add(self, loss: float, marks: Yardstick, *, warming_up: bool) -> None:
@@ -34,7 +37,9 @@ class LossCurve:
         self.now = median(self.recent)
         if len(self.recent) < WINDOW:
             return
-        self.lowest = self.now if self.lowest is None else min(self.lowest, self.now)
+        progress = self.lowest is None or self.now < self.lowest - PROGRESS * marks.span
+        self.lowest = self.now if progress else self.lowest
+        self.idle = 0 if progress or warming_up else self.idle + 1
         here = abs(self.now - marks.collapsed) <= AT_PLATEAU * marks.span
         self.at_plateau = self.at_plateau + 1 if here and not warming_up else 0
 
@@ -59,9 +64,3 @@ class LossCurve:
         in_order = sorted(self.recent)
         swing = in_order[-1 - WINDOW // 10] - in_order[WINDOW // 10]
         return swing if swing > SWING * marks.span else None
-
-    def gain(self, marks: Yardstick) -> float:
-        """The share of the span that was won at the lowest point, from where the run began."""
-        if self.first is None or self.lowest is None:
-            return 0.0
-        return (min(self.first, marks.collapsed) - self.lowest) / marks.span

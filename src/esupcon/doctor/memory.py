@@ -9,6 +9,8 @@ from typing import Any, Self
 from esupcon.doctor.finding import SEVERITIES, Finding
 from esupcon.doctor.loss_curve import LossCurve
 
+# By so much accuracy must rise to count as progress.
+ACCURACY_PROGRESS = 0.02
 # Above every level: what earlier stages said is not repeated, unless it becomes more severe.
 _SAID_BEFORE = 1_000_000
 
@@ -18,6 +20,7 @@ class Memory:
     curve: LossCurve = field(default_factory=LossCurve)
     lr: float = 0.0  # the highest so far
     accuracy: float | None = None
+    best_accuracy: float = 0.0  # when it last made progress
     cosine: float | None = None
     next_look: float = 0.0
     seen: dict[str, int] = field(default_factory=dict)  # states, and how often in a row
@@ -37,6 +40,12 @@ class Memory:
             raise ValueError(f"the state of a watch holds {', '.join(known)}; got {', '.join(sorted(state))}.")
         copy = asdict(cls(**state))  # shares nothing with `state`
         return cls(**{**copy, "curve": LossCurve(**copy["curve"])})
+
+    def note_accuracy(self, accuracy: float | None) -> None:
+        """A run whose accuracy rises is not idle, even where its loss hardly moves."""
+        self.accuracy = accuracy
+        if accuracy is not None and accuracy > self.best_accuracy + ACCURACY_PROGRESS:
+            self.best_accuracy, self.curve.idle = accuracy, 0
 
     def in_a_row(self, state: str, is_so: bool, often: int) -> bool:
         self.seen[state] = self.seen.get(state, 0) + 1 if is_so else 0

@@ -98,14 +98,15 @@ def dimensional_collapse(rank: float, n_classes: int, dim: int) -> Finding:
 
 
 def stuck(curve: LossCurve, n_steps: int, lr: float, marks: Yardstick, accuracy: float | None) -> Finding:
-    at = "" if accuracy is None else f"; held-out accuracy is {percent(accuracy)}"
+    at = "" if accuracy is None else f"; accuracy is {percent(accuracy)}"
     return Finding(
         "stuck",
         "warning",
-        f"nothing was learnt in {curve.steps:,} of {n_steps:,} steps: the loss is still {curve.now:.4g}, where an "
-        f"embedding that tells nothing apart has {marks.collapsed:.4g} and a perfect one {marks.best:.4g}{at}.",
-        f"Raise the learning rate (now {lr:.3g}) to {lr * 10:.2g}; check that labels belong to their images and that "
-        "the encoder is not frozen.",
+        f"nothing was learnt in the last {curve.idle:,} of {curve.steps:,} steps ({n_steps:,} planned): the loss stays "
+        f"at {curve.now:.4g}, where an embedding that tells nothing apart has {marks.collapsed:.4g} and a perfect one "
+        f"{marks.best:.4g}{at}.",
+        f"Try a learning rate of {lr * 10:.2g} instead of {lr:.3g} or, where that diverges, of {lr / 10:.2g}; check "
+        "that labels belong to their images and that the encoder is not frozen.",
     )
 
 

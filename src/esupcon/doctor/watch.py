@@ -25,16 +25,17 @@ from esupcon.doctor.yardstick import temperature_for, yardstick
 from esupcon.probability.validation import as_count
 
 # The start of a healthy run looks like collapse: a fresh ResNet has cosines near 1 and a loss of log(n-1). It leaves
-# within the warm-up or soon after. This share of the run is waited for, but 30 steps at least, and 1,000 at most.
+# within the warm-up or soon after. This share of the run is waited for, but 30 steps at least, and 1,000 at most; twice
+# that where the loss is the only sign.
 PATIENCE, FEWEST_STEPS, MOST_STEPS = 0.1, 30, 1000
 # Collapsed embeddings have mean cosines above 0.99; one below 0.9 keeps samples apart, whatever the loss says.
 CROWDED, SPREAD = 0.99, 0.9
 # A run that has won a tenth of the span has left the plateau.
 LEFT_PLATEAU = 0.1
-# Nothing learnt: this share of the run has gone by since the warm-up, and less than STUCK_GAIN of the span is won.
-STUCK_SHARE, STUCK_GAIN = 0.3, 0.05
-# A run that began in the lower half of the span (a trained encoder) may have nothing left to win.
-BEGAN_LOW = 0.5
+# Without progress for this share of the run, and for so many steps at least, it will hardly make any.
+STUCK_SHARE, STUCK_STEPS = 0.3, 50
+# In the lower half of the span a standstill may be the end of what can be won; where no accuracy tells, sooner.
+LOW = 0.5
 # Up to here, of the way from naming the largest class always to perfection, accuracy counts as guessing.
 NEAR_CHANCE = 0.2
 # With half of the loss out of reach a temperature is a poor choice; with three quarters there is little to learn from.
@@ -129,7 +130,8 @@ class Watch:
         n_bad = sample.n_not_finite
         if n_bad or not isfinite(loss):
             return self._memory.new(say.epoch_not_finite(loss, n_bad, len(sample.z), epoch))
-        self._memory.cosine, self._memory.accuracy = mean_cosine(sample.z), accuracy
+        self._memory.cosine = mean_cosine(sample.z)
+        self._memory.note_accuracy(sample.accuracy if accuracy is None else accuracy)
         return [*self._crowd(), *self._answers(sample, epoch), *self._width(sample)]
 
     @property
@@ -166,16 +168,16 @@ class Watch:
         if marks.reach is not None and marks.reach < REACH_WARNING:
             return []  # at such a temperature the loss says nothing about the embedding
         maybe_crowded = memory.cosine is None or memory.cosine > SPREAD
-        if marks.contrastive and curve.at_plateau >= self._patience and maybe_crowded and self._guesses():
+        if marks.contrastive and curve.at_plateau >= 2 * self._patience and maybe_crowded and self._guesses():
             return self._collapse(by_cosine=False)
-        long_enough = self._steps_after_warmup >= max(FEWEST_STEPS, STUCK_SHARE * self.n_steps)
-        if not long_enough or curve.lowest is None or curve.gain(marks) >= STUCK_GAIN or not self._guesses():
+        if curve.idle < max(STUCK_STEPS, STUCK_SHARE * self.n_steps) or not self._guesses():
             return []
         explained = {"collapse", "lr-too-high", "temperature-too-low"} & set(memory.said)
         crowded = memory.cosine is not None and memory.cosine > CROWDED  # a collapse that is not yet certain
-        if explained or crowded or curve.lowest < marks.collapsed - BEGAN_LOW * marks.span:
+        low = LEFT_PLATEAU if memory.accuracy is None else LOW
+        if explained or crowded or curve.now < marks.collapsed - low * marks.span:
             return []
-        return self._memory.new(say.stuck(curve, self.n_steps, memory.lr, marks, memory.accuracy))
+        return memory.new(say.stuck(curve, self.n_steps, memory.lr, marks, memory.accuracy))
 
     def _crowd(self) -> list[Finding]:
         memory = self._memory
@@ -189,27 +191,31 @@ class Watch:
 
     def _collapse(self, *, by_cosine: bool) -> list[Finding]:
         memory = self._memory
-        by_loss = memory.curve.at_plateau >= self._patience
-        cosine = memory.cosine if by_cosine else None
-        cold = self.setting.has_temperature and "temperature-too-low" in memory.said
-        finding = say.collapse(memory.curve, memory.lr, self.marks, self.setting, cosine, by_loss=by_loss, cold=cold)
-        return self._memory.new(finding, level=by_loss + by_cosine)
+        return memory.new(
+            say.collapse(
+                memory.curve,
+                memory.lr,
+                self.marks,
+                self.setting,
+                memory.cosine if by_cosine else None,
+                by_loss=memory.curve.at_plateau > 0,
+                cold="temperature-too-low" in memory.said,
+            )
+        )
 
     def _answers(self, sample: Sample, epoch: int) -> list[Finding]:
         """What the classifier says about the sample, and how sure it is."""
-        if sample.logits is None:
+        memory, train, right = self._memory, sample.accuracy, self._memory.accuracy
+        if sample.logits is None or train is None or right is None:
             return []
-        held_out, train = self._memory.accuracy, float((sample.logits.argmax(1) == sample.y).mean())
         found = []
-        right = train if held_out is None else held_out
         if self._is_cold():
-            saturated = confidence(sample.logits) > SATURATED and self._is_chance(right)
-            if self._memory.in_a_row("saturated", saturated, 2):
-                found += self._memory.new(say.temperature_too_low(self.setting, SATURATED, right))
-        gap = 0.0 if held_out is None else train - held_out
-        if self._memory.in_a_row("overfit", gap >= GAP, IN_A_ROW):
-            assert held_out is not None
-            found += self._memory.new(say.overfitting(train, held_out, epoch), level=int(gap / GAP))
+            saturated = confidence(sample.logits) > SATURATED and self._guesses()
+            if memory.in_a_row("saturated", saturated, 2):
+                found += memory.new(say.temperature_too_low(self.setting, SATURATED, right))
+        gap = train - right
+        if memory.in_a_row("overfit", gap >= GAP, IN_A_ROW):
+            found += memory.new(say.overfitting(train, right, epoch), level=int(gap / GAP))
         return found
 
     def _width(self, sample: Sample) -> list[Finding]:
@@ -223,15 +229,14 @@ class Watch:
         narrow = n_classes >= FEWEST_CLASSES and rank < NARROW * needed
         if not memory.in_a_row("narrow", narrow, 2):
             return []
-        return self._memory.new(say.dimensional_collapse(rank, n_classes, dim))
+        return memory.new(say.dimensional_collapse(rank, n_classes, dim))
 
     def _guesses(self) -> bool:
-        return self._memory.accuracy is None or self._is_chance(self._memory.accuracy)
+        """Whether accuracy, where it is known, is hardly above that of naming the largest class always."""
+        accuracy = self._memory.accuracy
+        return accuracy is None or accuracy <= self._chance + NEAR_CHANCE * (1 - self._chance)
 
     def _is_cold(self) -> bool:
         setting = self.setting
         cosine_head = setting.head == "prototype" and setting.n_classes > 1
         return cosine_head and setting.temperature < COLD * temperature_for(setting.n_classes)
-
-    def _is_chance(self, accuracy: float) -> bool:
-        return accuracy <= self._chance + NEAR_CHANCE * (1 - self._chance)

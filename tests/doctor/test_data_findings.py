@@ -1,0 +1,250 @@
+"""check_data: silent on clean data, and for each trouble its code with the right numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn.datasets import load_digits
+
+from esupcon.doctor import Finding, check_data, prototype_share
+
+
+def examined(x: Any, y: Any, x_test: Any = None, y_test: Any = None, **changes: Any) -> dict[str, Finding]:
+    labels = [np.asarray(part) for part in (y, y_test) if part is not None]
+    n_classes = int(max((part.max(initial=0) for part in labels), default=0)) + 1
+    settings_ = {"n_classes": n_classes, "batch_size": 64, "method_uses_positives": True, "prototypes": None}
+    found = check_data(x, y, x_test, y_test, **{**settings_, **changes})
+    assert len({finding.code for finding in found}) == len(found)
+    assert all("\n" not in str(finding) for finding in found)
+    return {finding.code: finding for finding in found}
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    images, y = load_digits(return_X_y=True)
+    x = (images * 16).clip(0, 255).astype(np.uint8).reshape(-1, 1, 8, 8)
+    return x[:1400], y[:1400], x[1400:], y[1400:]
+
+
+def test_clean_images_and_tables_are_passed_in_silence(digits: Any) -> None:
+    x, y, x_test, y_test = digits
+    assert examined(x, y, x_test, y_test) == {}
+    tables = [part.reshape(len(part), -1) / 16.0 for part in (x, x_test)]
+    assert examined(tables[0], y, tables[1], y_test) == {}
+    assert examined(x, y) == examined(x, y, x[:0], y[:0]) == {}
+
+
+def test_test_images_that_are_training_images(digits: Any) -> None:
+    x, y, x_test, y_test = digits
+    x_test = x_test.copy()
+    x_test[[5, 80, 81, 300]] = x[[17, 900, 2, 17]]
+    found = examined(x, y, x_test, y_test)
+    assert list(found) == ["leak"]
+    assert found["leak"].severity == "warning"
+    assert "4 of 397 test images (1 %)" in found["leak"].message
+    assert "(test 5 = train 17, test 80 = train 900, test 81 = train 2)" in found["leak"].message
+    assert "Remove the 3 twins" in found["leak"].remedy
+
+
+def test_the_first_of_several_equal_training_images_is_named(digits: Any) -> None:
+    x, y, x_test, y_test = digits
+    x = np.concatenate([x, x[40:41]])
+    found = examined(x, np.append(y, y[40]), np.concatenate([x_test, x[40:41]]), np.append(y_test, y[40]))
+    assert "test 397 = train 40" in found["leak"].message
+    assert "Remove the 2 twins" in found["leak"].remedy
+
+
+def test_copies_under_different_labels(digits: Any) -> None:
+    x, y, *_ = digits
+    x, y = x.copy(), y.copy()
+    x[[700, 701]] = x[10]
+    y[[10, 700, 701]] = 3, 3, 8
+    x[801] = x[20]
+    y[[20, 801]] = 1, 1  # a copy with the same label contradicts nothing
+    found = examined(x, y, classes=[f"digit {k}" for k in range(10)])
+    assert list(found) == ["contradicting-labels"]
+    message = found["contradicting-labels"].message
+    assert message.startswith("3 training images, in 1 group(s) of equal ones,")
+    assert "train 10 is 'digit 3' and its copy 701 'digit 8'" in message
+
+
+def test_equal_rows_of_a_table_are_a_note_that_allows_for_chance() -> None:
+    x, y = np.array([[0.0, 1], [1, 0], [-0.0, 1], [1, 1]]), np.array([0, 0, 1, 1])
+    found = examined(x, y, x[:1], y[:1], batch_size=4)
+    assert {code: finding.severity for code, finding in found.items()} == {
+        "leak": "note",
+        "contradicting-labels": "note",
+    }
+    assert all("can be chance" in finding.remedy for finding in found.values())
+
+
+@settings(max_examples=60)
+@given(st.data(), st.integers(1, 12), st.integers(0, 12), st.sampled_from([np.uint8, np.float32, np.float64]))
+def test_equal_rows_are_found_as_a_loop_over_all_pairs_finds_them(
+    data: st.DataObject, n: int, n_test: int, dtype: type
+) -> None:
+    values = st.sampled_from([0, 1, 2]) if dtype is np.uint8 else st.sampled_from([0.0, -0.0, 0.5])
+    x = data.draw(arrays(dtype, (n, 2), elements=values))
+    x_test = data.draw(arrays(np.uint8, (n_test, 2), elements=st.sampled_from([0, 1])))  # of another type
+    y = data.draw(arrays(np.int64, n, elements=st.integers(0, 2)))
+    found = examined(x, y, x_test, np.zeros(n_test, int), n_classes=3)
+    leaked = [i for i in range(n_test) if any((x_test[i] == x[j]).all() for j in range(n))]
+    contradicted = [
+        i
+        for i in range(n)
+        if any((x[i] == x[j]).all() and y[k] != y[j] and (x[k] == x[i]).all() for j in range(n) for k in range(n))
+    ]
+    assert ("leak" in found) == bool(leaked)
+    if leaked:
+        assert found["leak"].message.startswith(f"{len(leaked)} of {n_test} test rows")
+    assert ("contradicting-labels" in found) == bool(contradicted)
+    if contradicted:
+        assert found["contradicting-labels"].message.startswith(f"{len(contradicted)} training rows")
+
+
+def test_blank_images_are_named_once_and_not_as_leaks(digits: Any) -> None:
+    x, y, x_test, y_test = (part.copy() for part in digits)
+    colour = np.concatenate([x, x // 2, x // 3], axis=1)
+    colour_test = np.concatenate([x_test, x_test // 2, x_test // 3], axis=1)
+    colour[[4, 9]] = np.array([7, 0, 200], np.uint8).reshape(3, 1, 1)  # one colour, though channels differ
+    colour_test[3] = colour[4]
+    found = examined(colour, y, colour_test, y_test)
+    assert list(found) == ["constant-images"]
+    assert found["constant-images"].severity == "note"
+    assert "2 training and 1 test images" in found["constant-images"].message
+    assert "training image 4 the first" in found["constant-images"].message
+    colour[100:200] = 0
+    assert examined(colour, y, colour_test, y_test)["constant-images"].severity == "warning"
+    striped = np.zeros((4, 1, 8, 8), np.uint8)
+    striped[:, :, :, 1] = np.arange(1, 5).reshape(4, 1, 1)  # corners and middle agree, the rest does not
+    assert examined(striped, [0, 1, 0, 1], batch_size=4) == {}
+
+
+def test_values_that_are_not_finite() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 4)), np.arange(60) % 2
+    x_test = x + 1
+    x[7, 2], x[9, 0], x_test[50, 3] = np.nan, -np.inf, np.inf
+    found = examined(x, y, x_test, y)
+    assert list(found) == ["data-not-finite"]
+    assert found["data-not-finite"].severity == "error"
+    assert (
+        "2 training samples (the first is 7) and 1 test samples (the first is 50)" in found["data-not-finite"].message
+    )
+
+
+def test_classes_without_training_samples(digits: Any) -> None:
+    x, y, x_test, y_test = digits
+    keep = (y != 3) & (y != 7)
+    found = examined(x[keep], y[keep], x_test, y_test, n_classes=11, classes=list("abcdefghijk"))
+    assert list(found) == ["empty-class"]
+    assert "3 of 11 classes have no training sample ('d', 'h', 'k')" in found["empty-class"].message
+    n_missed = np.isin(y_test, (3, 7)).sum()
+    assert f"{n_missed} of 397 test samples" in found["empty-class"].message
+    assert "test" not in examined(x[keep], y[keep], n_classes=10)["empty-class"].message
+
+
+def test_one_class_alone_is_an_error(digits: Any) -> None:
+    x, y, *_ = digits
+    found = examined(x[y == 4], y[y == 4], n_classes=5)
+    assert next(iter(found)) == "one-class"  # the worst comes first
+    assert found["one-class"].severity == "error"
+    assert "class 4" in found["one-class"].message
+
+
+@pytest.mark.parametrize(("n_rare", "severity"), [(15, None), (14, "note"), (2, "note"), (1, "warning")])
+def test_imbalance_has_two_levels(n_rare: int, severity: str | None) -> None:
+    y = np.repeat([0, 1], [148, n_rare])
+    x = np.random.default_rng(0).normal(size=(len(y), 3))
+    finding = examined(x, y).get("imbalance")
+    assert (finding and finding.severity) == severity
+    if finding:
+        assert f"148 training samples, the smallest, class 1, {n_rare}: {148 / n_rare:.0f} to 1" in finding.message
+
+
+def test_batches_that_lack_classes_and_the_size_that_would_not() -> None:
+    y = np.repeat(np.arange(100), 20)
+    x = np.random.default_rng(0).normal(size=(len(y), 3))
+    absent = examined(x, y, batch_size=100)["absent-classes"]
+    assert absent.severity == "note"
+    assert "a batch of 100 images lacks 35.7 of the 100 classes on average (36 %)" in absent.message
+    assert "Use batches of 217 images" in absent.remedy
+    assert examined(x, y, batch_size=50)["absent-classes"].severity == "warning"
+    assert "absent-classes" not in examined(x, y, batch_size=217)
+    assert examined(x, y, batch_size=50, method_uses_positives=False) == {}  # cross entropy does not mind
+
+
+def test_samples_without_a_positive_with_one_view_and_with_two() -> None:
+    y = np.repeat(np.arange(200), 10)
+    x = np.random.default_rng(0).normal(size=(len(y), 3))
+    one = examined(x, y, batch_size=64, n_views=1)
+    assert one["no-positives"].severity == "warning"
+    assert "75 % of the samples are alone of their class in a batch of 64 (200 classes)" in one["no-positives"].message
+    two = examined(x, y, batch_size=64)
+    assert "no-positives" not in two
+    assert "75 % of the samples find no other sample" in two["own-views-only"].message
+    never = examined(x[::10], y[::10], batch_size=64, n_views=1)["no-positives"]
+    assert never.severity == "error" and "nothing to minimise" in never.message
+    few_classes = examined(x, y % 10, batch_size=64, n_views=1)
+    assert few_classes == {}
+
+
+def test_the_prototypes_share_is_stated_with_the_weight_that_would_change_it() -> None:
+    y = np.repeat(np.arange(10), 500)
+    x = np.random.default_rng(0).normal(size=(len(y), 3))
+    share = examined(x, y, batch_size=1024, prototypes=10)["prototype-share"]
+    assert share.severity == "note"
+    assert "the 10.0 prototypes of the classes in a batch make up 0.49 % of the objective" in share.message
+    assert "its 2,048 samples the rest" in share.message
+    weight = float(share.remedy.split("prototype_weight=")[1].split()[0])
+    assert prototype_share(np.full(10, 500), 1024, 2, weight) == pytest.approx(0.1, rel=0.05)
+    assert examined(x, y, batch_size=8, prototypes=10)["prototype-share"].remedy == "Nothing to do."
+    none = examined(x, y, batch_size=1024, prototypes=10, prototype_weight=0.0)["prototype-share"]
+    assert none.severity == "warning" and "no gradient" in none.message
+
+
+def test_memory_mapped_images_are_read_in_pieces(tmp_path: Path, digits: Any, monkeypatch: Any) -> None:
+    x, y, x_test, y_test = digits
+    x_test = x_test.copy()
+    x_test[390] = x[1399]
+    np.save(tmp_path / "x.npy", x)
+    monkeypatch.setattr("esupcon.doctor.rows.CHUNK_BYTES", 1000)
+    found = examined(np.load(tmp_path / "x.npy", mmap_mode="r"), y, x_test, y_test)
+    assert "test 390 = train 1399" in found["leak"].message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": [0, 1, 2, 9]}, "y_train must lie in 0..2"),
+        ({"y": [0, 1]}, "y_train must be one class index per row"),
+        ({"x": np.zeros(4)}, "x_train must hold images"),
+        ({"x": np.full((4, 2), "a")}, "x_train must hold images"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "x_train must hold samples"),
+        ({"x_test": np.zeros((2, 5)), "y_test": [0, 1]}, "of the same shape"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
+        ({"n_views": 0}, "n_views must be a whole number of at least 1"),
+        ({"prototypes": 2}, "prototypes must be at least one for each of 3 classes; got 2"),
+        ({"prototype_weight": -1.0}, "prototype_weight must be a finite number of at least 0"),
+        ({"classes": ["a"]}, "classes must name each of the 3 classes; got 1"),
+    ],
+)
+def test_mistakes_are_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+    values = {"x": np.arange(8.0).reshape(4, 2), "y": [0, 1, 2, 0], "n_classes": 3, "batch_size": 4, **changes}
+    with pytest.raises(ValueError, match=message) as error:
+        examined(**values)
+    assert "\n" not in str(error.value)
+
+
+def test_findings_come_worst_first() -> None:
+    x = np.array([[np.nan], [1.0], [1.0], [2.0]] * 10)
+    y = np.array([0, 0, 1, 0] * 10)
+    severities = [finding.severity for finding in examined(x, y, n_classes=3, prototypes=3).values()]
+    assert severities == sorted(severities, key=["error", "warning", "note"].index)
+    assert {"error", "warning", "note"} == set(severities)

@@ -1,0 +1,151 @@
+"""check_after: silent on clean labels however hard the data, and outspoken where a tenth or more is wrong."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from esupcon.data.scenarios import label_noise
+from esupcon.doctor import check_after
+from esupcon.doctor.label_check import _surest
+from esupcon.probability import Predictions
+
+FIXTURE = Path(__file__).parent.parent / "probability" / "fixtures" / "cifar10_logits.npz"
+
+
+@cache
+def out_of_fold(noise_rate: float, kind: str = "symmetric") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Probabilities of digits, their labels, and which of these are wrong."""
+    x, y = load_digits(return_X_y=True)
+    given_labels = noisy(y, noise_rate, kind)
+    return digit_probabilities(x, given_labels), given_labels, given_labels != y
+
+
+def digit_probabilities(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    folds = StratifiedKFold(3, shuffle=True, random_state=0)
+    model = LogisticRegression(C=0.2, max_iter=1000)
+    return cross_val_predict(model, x / 16, labels, cv=folds, method="predict_proba")
+
+
+def noisy(y: np.ndarray, rate: float, kind: str = "symmetric", seed: int = 0) -> np.ndarray:
+    if rate == 0:
+        return y
+    rng = np.random.default_rng(seed)
+    wrong, n_classes = rng.choice(len(y), round(rate * len(y)), replace=False), y.max() + 1
+    shift = 1 if kind == "pair" else rng.integers(1, n_classes, len(wrong))
+    y = y.copy()
+    y[wrong] = (y[wrong] + shift) % n_classes
+    return y
+
+
+def test_clean_digits_are_passed_in_silence() -> None:
+    probabilities, labels, _ = out_of_fold(0.0)
+    assert check_after(probabilities, labels, classes=range(10)) == []
+
+
+@pytest.mark.parametrize(("rate", "kind"), [(0.1, "symmetric"), (0.2, "symmetric"), (0.4, "symmetric"), (0.1, "pair")])
+def test_wrong_labels_are_named(rate: float, kind: str) -> None:
+    probabilities, labels, wrong = out_of_fold(rate, kind)
+    (finding,) = check_after(probabilities, labels, classes=[f"digit {k}" for k in range(10)], n_show=20)
+    assert (finding.code, finding.severity) == ("suspect-labels", "warning")
+    estimate = float(finding.message.split("about ")[1].split(" %")[0]) / 100
+    assert rate / 2 < estimate < 2 * rate
+    shown = [int(part.split(":")[0]) for part in finding.message.split("sample ")[1:]]
+    assert len(shown) == 20
+    assert wrong[shown].mean() >= 0.9
+    first = shown[0]
+    given_name, other = labels[first], probabilities[first].argmax()
+    assert f"sample {first}: given 'digit {given_name}'" in finding.message
+    assert f"looks like 'digit {other}'" in finding.message
+
+
+def test_the_shuffled_noise_of_the_scenarios_is_named_too() -> None:
+    x, y = load_digits(return_X_y=True)
+    labels = label_noise(y, 0.2, rng=np.random.default_rng(0))
+    assert [finding.code for finding in check_after(digit_probabilities(x, labels), labels)] == ["suspect-labels"]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_a_network_that_errs_on_a_fifth_of_clean_labels_is_not_taken_for_noise(temperature: float) -> None:
+    predictions = Predictions.load(FIXTURE)
+    probabilities = predictions.probabilities(temperature)
+    assert check_after(probabilities, predictions.labels) == []
+    for rate in (0.1, 0.2, 0.4):
+        assert check_after(probabilities, noisy(predictions.labels, rate)) != []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_classes(seed: int) -> None:
+    x, y = load_breast_cancer(return_X_y=True)
+    model = make_pipeline(StandardScaler(), LogisticRegression())
+    for rate in (0.0, 0.15):
+        labels = noisy(y, rate, seed=seed)
+        found = check_after(cross_val_predict(model, x, labels, cv=3, method="predict_proba"), labels)
+        assert bool(found) == (rate > 0)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+@pytest.mark.parametrize("sharpness", [1.0, 100.0])
+def test_a_classifier_that_knows_nothing_accuses_nobody(n_classes: int, sharpness: float) -> None:
+    rng = np.random.default_rng(0)
+    logits = sharpness * rng.normal(size=(2000, n_classes))
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    assert check_after(p / p.sum(1, keepdims=True), rng.integers(0, n_classes, 2000)) == []
+
+
+def test_a_network_that_has_learnt_its_labels_by_heart_has_nothing_to_say() -> None:
+    labels = np.arange(100) % 4
+    assert check_after(np.eye(4)[labels], labels) == []
+
+
+def test_none_shown_and_no_names() -> None:
+    probabilities, labels, _ = out_of_fold(0.2)
+    (finding,) = check_after(probabilities, labels, n_show=0)
+    assert "sample 1" not in finding.message and finding.message.endswith("very likely.")
+    (finding,) = check_after(probabilities, labels, n_show=1)
+    assert "given class " in finding.message
+
+
+@given(st.integers(1, 60), st.integers(2, 5), st.sampled_from([0.2, 0.5]), st.integers(0, 99))
+def test_the_surest_of_every_class_are_those_a_loop_finds(n: int, n_classes: int, part: float, seed: int) -> None:
+    from esupcon.doctor.label_check import _Answers
+
+    p = np.random.default_rng(seed).dirichlet(np.ones(n_classes), size=n)
+    chosen = _surest(_Answers(p, np.zeros(n, np.int64)), part)
+    for k in range(n_classes):
+        rows = [i for i in range(n) if p[i].argmax() == k]
+        rows.sort(key=lambda i: -p[i, k])
+        expected = {i for rank, i in enumerate(rows) if rank < max(1, part * len(rows))}
+        assert {i for i in rows if chosen[i]} == expected
+
+
+@given(st.integers(1, 30), st.integers(2, 6), st.integers(0, 99))
+def test_any_probabilities_and_labels_are_judged_without_complaint(n: int, n_classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(n_classes, 0.2), size=n)
+    found = check_after(p, rng.integers(0, n_classes, n), n_show=3)
+    assert all("nan" not in str(finding) for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("p", "y", "changes", "message"),
+    [
+        ([[0.5, 0.6]], [0], {}, "must sum to 1"),
+        ([[0.5, 0.5]], [2], {}, "labels must lie in 0..1"),
+        ([[0.5, 0.5]], [0], {"classes": ["a"]}, "classes must name each of the 2 columns; got 1"),
+        ([[0.5, 0.5]], [0], {"n_show": -1}, "n_show must be 0 or more"),
+    ],
+)
+def test_mistakes_are_refused(p: list[list[float]], y: list[int], changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_after(p, y, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,79 @@
+"""Real training: healthy runs are watched in silence, and sick ones are named for what ails them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from digit_runs import TERMS, digits, train
+
+
+@pytest.mark.parametrize("method", TERMS)
+def test_a_healthy_run_is_watched_in_silence(method: str) -> None:
+    outcome = train(method)
+    assert outcome.accuracy > 0.9
+    assert outcome.findings == []
+
+
+@pytest.mark.parametrize("changes", [{"epochs": 2}, {"warmup": 0.0}, {"temperature": 0.2}, {"lr": 0.02}, {"seed": 1}])
+def test_so_are_healthy_variations(changes: dict[str, float]) -> None:
+    assert train(**changes).findings == []  # type: ignore[arg-type]
+
+
+def test_noisy_labels_are_no_trouble_of_the_optimisation() -> None:
+    rng, labels = np.random.default_rng(0), digits()[1].clone()
+    wrong = rng.choice(len(labels), int(0.4 * len(labels)), replace=False)
+    labels[wrong] = torch.tensor(rng.integers(0, 10, len(wrong)))
+    outcome = train(labels=labels)
+    assert outcome.accuracy > 0.7
+    assert outcome.findings == []
+
+
+@pytest.mark.parametrize("method", ["esupcon", "supcon_tt", "spce"])
+def test_a_learning_rate_of_100_is_named_early(method: str) -> None:
+    outcome = train(method, lr=100.0, warmup=0.0, epochs=6)
+    assert outcome.codes[0] == "lr-too-high"
+    assert outcome.steps_of["lr-too-high"] <= 20
+    assert "learning rate 100" in outcome.findings[0].message
+    assert "to 10," in outcome.findings[0].remedy
+
+
+def test_cross_entropy_at_that_rate_is_named_before_it_is_lost() -> None:
+    outcome = train("ce", lr=100.0)
+    assert outcome.codes == ["lr-too-high", "loss-not-finite"]
+    assert outcome.findings[1].severity == "error"
+    assert "had been growing" in outcome.findings[1].remedy
+
+
+@pytest.mark.parametrize("method", ["esupcon", "supcon_tt", "ce_n"])
+def test_a_temperature_of_a_thousandth_is_named_and_so_is_the_collapse_it_brings(method: str) -> None:
+    outcome = train(method, temperature=1e-3)
+    assert outcome.codes == ["temperature-too-low", "collapse"]
+    assert "temperature 0.001" in outcome.findings[0].message
+    assert "Raise the temperature (now 0.001)" in outcome.findings[1].remedy
+    assert outcome.steps_of["temperature-too-low"] == 1
+
+
+def test_saturation_is_also_seen_in_the_answers() -> None:
+    outcome = train("spce", temperature=1e-3, epochs=4)
+    assert outcome.codes == ["temperature-too-low"]
+    assert "99.9 % sure" in outcome.findings[0].message
+
+
+@pytest.mark.parametrize("method", ["esupcon", "supcon_tt", "spce", "ce_n"])
+def test_a_temperature_of_fifty_is_named_at_the_first_step_and_nothing_else_is(method: str) -> None:
+    outcome = train(method, temperature=50.0, epochs=6)
+    assert outcome.codes == ["temperature-too-high"]
+    assert outcome.findings[0].severity == "warning"
+    assert outcome.steps_of["temperature-too-high"] == 1
+
+
+@pytest.mark.parametrize("method", ["esupcon", "ce"])
+def test_a_learning_rate_that_moves_nothing_is_named(method: str) -> None:
+    outcome = train(method, lr=1e-6)
+    assert outcome.codes == ["stuck"]
+    assert "Try a learning rate of 1e-05 instead of 1e-06" in outcome.findings[0].remedy
+
+
+def test_a_temperature_has_no_say_in_a_linear_head() -> None:
+    assert train("ce", temperature=50.0, epochs=3).findings == []

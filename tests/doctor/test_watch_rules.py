@@ -1,0 +1,294 @@
+"""The rules of the watch, one by one, on made-up losses and embeddings."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esupcon.doctor import Finding, Watch
+from esupcon.methods import METHODS
+
+RNG = np.random.default_rng(0)
+LABELS = np.arange(200) % 10
+CLUSTERS = np.eye(10)[LABELS] + 0.1 * RNG.normal(size=(200, 10))
+POINT = np.ones((200, 10)) + 1e-3 * RNG.normal(size=(200, 10))
+PLATEAU = math.log(255)  # of supcon with 128 images in two views
+
+
+def make(**changes: Any) -> Watch:
+    values = {"losses": {"supcon": 1.0}, "n_batch": 128, "n_classes": 10, "n_steps": 1000, "temperature": 0.1}
+    return Watch(**{**values, **changes})
+
+
+def feed(watch: Watch, losses: Any, lr: float = 0.1) -> list[Finding]:
+    return [finding for loss in losses for finding in watch.step(float(loss), lr)]
+
+
+def noisy(values: Any, spread: float = 0.05) -> np.ndarray:
+    return np.asarray(values) + spread * np.random.default_rng(1).normal(size=np.shape(values))
+
+
+def run(watch: Watch, losses: np.ndarray, embedding: np.ndarray, accuracy: float | None, **more: Any) -> list[Finding]:
+    """Ten steps an epoch."""
+    found = []
+    for epoch, part in enumerate(np.split(losses, len(losses) // 10)):
+        found += feed(watch, part)
+        found += watch.epoch(epoch, part.mean(), accuracy, embedding, LABELS, **more)
+    return found
+
+
+def test_a_run_that_learns_is_silent() -> None:
+    losses = noisy(3.5 + 2.1 * np.exp(-np.arange(1000) / 150))
+    assert run(make(), losses, CLUSTERS, 0.9) == []
+
+
+def test_the_usual_start_of_a_fresh_network_is_silent() -> None:
+    """Cosines near 1 and a loss of log(n-1) through the warm-up and a little longer."""
+    watch = make(warmup_steps=100)
+    losses = np.concatenate([np.full(150, PLATEAU), np.linspace(PLATEAU, 4, 850)])
+    found = run(watch, losses[:150], POINT, 0.1)
+    for epoch, part in enumerate(np.split(losses[150:], 85)):
+        found += feed(watch, part)
+        found += watch.epoch(15 + epoch, part.mean(), 0.5, CLUSTERS, LABELS)
+    assert found == []
+
+
+def test_collapse_is_named_by_the_loss_alone_where_nothing_else_is_known() -> None:
+    found = feed(make(warmup_steps=100), np.full(500, PLATEAU))
+    assert [finding.code for finding in found] == ["collapse"]
+    assert "5.541, log(n - 1) for 256 rows" in found[0].message
+    assert "cosine" not in found[0].message
+
+
+def test_collapse_is_named_by_the_cosine_alone_where_the_loss_is_above() -> None:
+    found = run(make(), np.full(300, 7.0) - 1e-3 * np.arange(300), POINT, 0.1)
+    assert "collapse" in [finding.code for finding in found]
+    message = next(finding for finding in found if finding.code == "collapse").message
+    assert "mean cosine between samples is 1.0000" in message
+    assert "log(n - 1)" not in message
+
+
+def test_collapse_is_named_by_both_and_once() -> None:
+    found = run(make(), np.full(1000, PLATEAU), POINT, 0.1)
+    assert [finding.code for finding in found] == ["collapse"]
+    assert "mean cosine" in found[0].message and "log(n - 1)" in found[0].message
+
+
+def test_dead_embeddings_are_collapsed_ones() -> None:
+    assert [one.code for one in run(make(), np.full(400, PLATEAU), np.zeros((200, 10)), 0.1)] == ["collapse"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "embedding", "accuracy"),
+    [
+        (np.full(400, PLATEAU), CLUSTERS, 0.1),  # the embedding keeps samples apart: stuck, at most
+        (np.full(400, PLATEAU), POINT, 0.6),  # it classifies
+        (np.linspace(PLATEAU, 4.5, 400), POINT, None),  # the loss has left
+    ],
+)
+def test_one_sign_of_collapse_against_a_better_one_is_not_enough(
+    losses: np.ndarray, embedding: np.ndarray, accuracy: float | None
+) -> None:
+    assert "collapse" not in [finding.code for finding in run(make(), losses, embedding, accuracy)]
+
+
+def test_crowded_embeddings_must_persist() -> None:
+    watch = make(n_steps=300)
+    for epoch in range(20):
+        feed(watch, np.full(10, 6.0))
+        assert watch.epoch(epoch, 6.0, 0.1, POINT if epoch % 3 else CLUSTERS, LABELS) == []
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_an_error_said_once(bad: float) -> None:
+    watch = make()
+    feed(watch, [5.5, 5.4, 5.3])
+    (finding,) = watch.step(bad, 0.2)
+    assert (finding.code, finding.severity) == ("loss-not-finite", "error")
+    assert "at step 4, at learning rate 0.2 (the first was 5.5, the last finite one 5.3)" in finding.message
+    assert "Look for NaN in the data" in finding.remedy
+    assert watch.step(bad, 0.2) == []
+    assert "it was the first" in make().step(bad, 0.2)[0].message
+
+
+def test_embeddings_that_are_not_finite_are_the_same_error() -> None:
+    broken = CLUSTERS.copy()
+    broken[[3, 7], 2] = np.nan, np.inf
+    (finding,) = make().epoch(4, 5.0, 0.5, broken, LABELS)
+    assert (finding.code, finding.severity) == ("loss-not-finite", "error")
+    assert "end of epoch 5" in finding.message and "2 of 200 embeddings" in finding.message
+
+
+def test_a_loss_that_rises_and_stays_up() -> None:
+    found = feed(make(), [*noisy(np.full(30, 5.5)), *noisy(np.full(30, 6.6))])
+    assert [finding.code for finding in found] == ["lr-too-high"]
+    assert "rose from 5.5" in found[0].message
+
+
+def test_a_loss_that_swings_wildly() -> None:
+    found = feed(make(), 5.5 + 6 * (np.arange(60) % 2) - 3)
+    assert [finding.code for finding in found] == ["lr-too-high"]
+    assert "swings by 6" in found[0].message
+
+
+def test_single_odd_batches_are_forgiven() -> None:
+    losses = noisy(np.linspace(5.5, 4.0, 300))
+    losses[::25] += 4.0
+    assert feed(make(n_steps=300), losses) == []
+
+
+def test_an_explosion_is_named_at_once_and_again_if_it_follows_a_rise() -> None:
+    watch = make(losses={"ce": 1.0}, head="linear")
+    assert feed(watch, [2.3, 2.3]) == []
+    assert [finding.code for finding in feed(watch, [1e6, 1e9, 1e12])] == ["lr-too-high"]
+    watch = make(losses={"ce": 1.0}, head="linear")
+    found = feed(watch, [2.3, *[4.0] * 20, 1e6, 1e7])
+    assert [finding.code for finding in found] == ["lr-too-high"] * 2
+
+
+def test_stuck_needs_time_and_the_absence_of_progress() -> None:
+    watch = make(losses={"ce": 1.0}, head="linear", warmup_steps=100)
+    assert run(watch, noisy(np.full(380, 2.3), 0.02), CLUSTERS, 0.1) == []
+    found = run(watch, noisy(np.full(100, 2.3), 0.02), CLUSTERS, 0.1)
+    assert [finding.code for finding in found] == ["stuck"]
+    slow = noisy(2.3 - 0.5 * np.arange(1000) / 1000, 0.02)
+    assert run(make(losses={"ce": 1.0}, head="linear"), slow, CLUSTERS, 0.1) == []
+
+
+def test_rising_accuracy_is_progress_too() -> None:
+    watch, found = make(), []
+    for epoch in range(100):
+        found += feed(watch, np.full(10, 5.0))
+        found += watch.epoch(epoch, 5.0, 0.08 + 0.002 * epoch, CLUSTERS, LABELS)
+    assert found == []
+
+
+def test_without_an_accuracy_a_loss_that_has_left_the_plateau_is_given_the_benefit_of_the_doubt() -> None:
+    assert feed(make(), noisy(np.full(1000, 5.0), 0.02)) == []
+    assert [one.code for one in run(make(), noisy(np.full(1000, 5.0), 0.02), CLUSTERS, 0.1)] == ["stuck"]
+
+
+def test_temperature_note_and_warning_depend_on_what_is_in_reach() -> None:
+    for temperature, severity in ((0.5, None), (1.0, "note"), (3.0, "warning")):
+        found = make(temperature=temperature).step(5.5, 0.1)
+        assert [finding.severity for finding in found] == ([severity] if severity else [])
+    # 1 / (1 + 9 exp(-10/9)), the best that ten classes can have at temperature 1
+    assert "a probability of 0.25 at most" in make(temperature=1.0).step(5.5, 0.1)[0].message
+
+
+def test_a_narrow_embedding_is_noted_in_the_second_half_of_a_run() -> None:
+    line = np.outer(LABELS - 4.5, np.ones(10)) + 0.05 * RNG.normal(size=(200, 10))
+    watch = make()
+    assert run(watch, noisy(np.linspace(5.5, 4.5, 490)), line, 0.5) == []
+    found = run(watch, noisy(np.linspace(4.5, 4, 510)), line, 0.5)
+    assert [(one.code, one.severity) for one in found] == [("dimensional-collapse", "note")]
+    assert "of its 10 directions" in found[0].message and "takes 9" in found[0].message
+    assert run(make(), noisy(np.linspace(5.5, 4, 1000)), CLUSTERS, 0.5) == []
+
+
+def test_overfitting_is_noted_and_repeated_when_the_gap_has_doubled() -> None:
+    perfect = np.eye(10)[LABELS] * 5
+    watch = make(n_steps=200)
+    found = run(watch, np.linspace(5.5, 4, 100), CLUSTERS, 0.75, logits=perfect)
+    assert [(one.code, one.severity) for one in found] == [("overfitting", "note")]
+    assert "100 % of the training samples but 75 % of the held-out ones" in found[0].message
+    assert run(watch, np.full(50, 4.0), CLUSTERS, 0.65, logits=perfect) == []
+    assert [one.code for one in run(watch, np.full(50, 4.0), CLUSTERS, 0.55, logits=perfect)] == ["overfitting"]
+    assert run(make(), np.linspace(5.5, 4, 100), CLUSTERS, 0.85, logits=perfect) == []
+
+
+def test_what_an_earlier_stage_said_is_not_said_again_unless_it_is_worse() -> None:
+    first = run(make(), np.full(400, PLATEAU), POINT, 0.1)
+    assert run(make(said=first), np.full(400, PLATEAU), POINT, 0.1) == []
+    note = make(temperature=1.0).step(5.5, 0.1)
+    assert make(temperature=1.0, said=note).step(5.5, 0.1) == []
+    assert [one.severity for one in make(temperature=3.0, said=note).step(5.5, 0.1)] == ["warning"]
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 59), st.integers(0, 5))
+def test_a_restored_watch_goes_on_as_if_it_had_never_stopped(cut: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    losses = np.concatenate([np.full(20, 5.5), rng.choice([5.5, 5.541, 6.8, 9.0, 100.0], 40)])
+    embeddings = [POINT if rng.random() < 0.7 else CLUSTERS for _ in range(60)]
+
+    def go(watch: Watch, steps: range) -> list[Finding]:
+        found = []
+        for i in steps:
+            found += watch.step(losses[i], 0.1)
+            found += watch.epoch(i, losses[i], 0.1, embeddings[i], LABELS)
+        return found
+
+    whole = make(n_steps=60)
+    expected = go(whole, range(60))
+    before, after = make(n_steps=60), make(n_steps=60)
+    found = go(before, range(cut))
+    state = json.loads(json.dumps(before.state_dict(), allow_nan=False))
+    after.load_state_dict(state)
+    found += go(after, range(cut, 60))
+    assert found == expected
+    assert after.state_dict() == whole.state_dict()
+    assert state == json.loads(json.dumps(before.state_dict()))  # loading shares nothing with what it was given
+
+
+def test_a_foreign_state_is_refused() -> None:
+    with pytest.raises(ValueError, match="the state of a watch holds curve, lr"):
+        make().load_state_dict({"steps": 3})
+
+
+def test_one_class_has_nothing_to_win_and_nothing_is_said() -> None:
+    watch = make(n_classes=1)
+    found = feed(watch, np.full(300, PLATEAU))
+    found += watch.epoch(0, PLATEAU, 1.0, POINT, np.zeros(200, int), logits=np.zeros((200, 1)))
+    assert found == []
+    assert [one.code for one in watch.step(math.nan, 0.1)] == ["loss-not-finite"]
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.key)
+def test_every_stage_of_every_method_can_be_watched(method: Any) -> None:
+    for stage in method.stages:
+        watch = make(losses={term.loss: term.weight for term in stage.terms}, head=method.head, class_counts=[20] * 10)
+        assert watch.marks.span > 0
+        start = watch.marks.collapsed + watch.marks.unsettled
+        losses = noisy(np.linspace(start, watch.marks.best + 0.3, 1000), 0.02)
+        assert run(watch, losses, CLUSTERS, 0.9) == []
+
+
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=60),
+    st.sampled_from(["supcon", "spce", "esupcon", "ce", "tightness"]),
+    st.integers(1, 30),
+)
+@settings(max_examples=60)
+def test_any_losses_can_be_fed(losses: list[float], name: str, n_classes: int) -> None:
+    watch = make(losses={name: 1.0}, n_classes=n_classes, n_steps=60)
+    found = feed(watch, losses)
+    found += watch.epoch(0, losses[-1], None, CLUSTERS, LABELS)
+    assert all("\n" not in str(one) for one in found)
+    assert ("loss-not-finite" in {one.code for one in found}) == (not np.isfinite(losses).all())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"losses": {}}, "losses must name at least one"),
+        ({"losses": {"triplet": 1.0}}, "the name of a loss must be one of 'supcon', 'spce'"),
+        ({"losses": {"ce": -1.0}}, "the weight of ce must be a finite number of at least 0"),
+        ({"n_batch": 0}, "n_batch must be a whole number of at least 1"),
+        ({"n_batch": 1, "n_views": 1}, "two rows or more"),
+        ({"temperature": 0.0}, "temperature must be a finite number above 0"),
+        ({"head": "cosine"}, "head must be one of 'linear', 'prototype'"),
+        ({"spce_average": "mean"}, "spce_average must be one of"),
+        ({"class_counts": [1, 2]}, "class_counts must hold the training samples of each of 10 classes"),
+        ({"n_steps": 0}, "n_steps must be a whole number of at least 1"),
+    ],
+)
+def test_mistakes_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**changes)

@@ -1,0 +1,538 @@
+"""Exported files give what the classifier gives: in this process, and in one that has never seen torch."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits, load_sample_images, load_wine
+from torch import Tensor, nn
+
+import esupcon
+from esupcon.artifact import ArtifactConfig, Classifier, ImagePreprocessing, TablePreprocessing, save_artifact
+from esupcon.cli import main
+from esupcon.data import load
+from esupcon.data.augment import channel_statistics
+from esupcon.export import Exported, export_onnx, export_torch, onnx_file, write_onnx, write_torch
+from esupcon.export.check import TOLERANCE, trial_inputs
+from esupcon.export.deployed import Deployed
+from esupcon.export.quiet import quiet
+from esupcon.heads import PrototypeHead, class_means
+from esupcon.models import build_network
+
+INSTALL = 'install the extra: pip install "esupcon[onnx]"'
+DIGITS, DIGIT_LABELS = load_digits(return_X_y=True)
+DIGIT_IMAGES = np.round(DIGITS.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+WINE = load_wine().data
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Any:
+    for name in ("onnx", "onnxscript"):
+        pytest.importorskip(name, reason=INSTALL)
+    return pytest.importorskip("onnxruntime", reason=INSTALL)
+
+
+def classifier_of(
+    encoder: str | nn.Module,
+    x: np.ndarray,
+    classes: list[Any],
+    *,
+    head: str,
+    calibration: float | None = None,
+    temperature: float = 0.1,
+    labels: np.ndarray | None = None,
+) -> Classifier:
+    """A network with random weights whose head tells `x` apart: by class means, or by centred logits."""
+    torch.manual_seed(1)
+    shape = x.shape[1:]
+    mean, std = channel_statistics(x)
+    preprocessing: ImagePreprocessing | TablePreprocessing
+    if x.ndim == 2:
+        preprocessing = TablePreprocessing(mean=mean, scale=std)
+    else:
+        preprocessing = ImagePreprocessing(channels=shape[0], image_size=shape[1:], mean=mean, std=std)
+    network = build_network(
+        encoder=encoder,
+        input_shape=shape,
+        n_classes=len(classes),
+        head=head,
+        projection_dim=None,
+        temperature=temperature,
+    )
+    for name, buffer in network.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.uniform_(-0.2, 0.2)
+        elif name.endswith("running_var"):
+            buffer.uniform_(0.5, 1.5)
+    config = ArtifactConfig(
+        encoder=encoder if isinstance(encoder, str) else "custom",
+        input_shape=shape,
+        classes=classes,
+        head=head,
+        temperature=temperature,
+        preprocessing=preprocessing,
+        method="esupcon",
+        calibration_temperature=calibration,
+    )
+    made = Classifier(network, config)
+    with torch.no_grad():
+        if isinstance(network.head, PrototypeHead) and labels is not None:
+            means = class_means(torch.from_numpy(made.transform(x)), torch.from_numpy(labels), len(classes))
+            network.head.weight.copy_(means - means.mean(0))
+        elif isinstance(network.head, nn.Linear):
+            network.head.bias -= torch.from_numpy(made.logits(x).mean(0))
+    return made
+
+
+def photographs(side: int, n: int) -> np.ndarray:
+    """Pieces of real photographs, (n, 3, side, side), that the check inside export does not use."""
+    rng = np.random.default_rng(3)
+    found = []
+    for index in range(n):
+        image = load_sample_images().images[index % 2]
+        top, left = (int(rng.integers(0, length - side)) for length in image.shape[:2])
+        found.append(image[top : top + side, left : left + side].transpose(2, 0, 1))
+    return np.ascontiguousarray(np.stack(found))
+
+
+@dataclass(frozen=True)
+class Case:
+    classifier: Classifier
+    x: np.ndarray
+
+    @property
+    def input_name(self) -> str:
+        return "rows" if self.x.ndim == 2 else "images"
+
+
+def make_cases() -> dict[str, Case]:
+    small, large = photographs(32, 40), photographs(96, 12)
+    wine = WINE.astype(np.float32)
+    ten = [f"class {k}" for k in range(10)]
+    return {
+        "digits": Case(
+            classifier_of(
+                "resnet10-w8",
+                DIGIT_IMAGES[:500],
+                list(range(10)),
+                head="prototype",
+                calibration=0.4,
+                labels=DIGIT_LABELS[:500],
+            ),
+            DIGIT_IMAGES[500:560],
+        ),
+        "32x32": Case(classifier_of("resnet10-w8", small, ten, head="linear"), small),
+        "96x96": Case(
+            classifier_of("resnet18-w8", large, ["é", "=1+1", '"', "\n"], head="prototype", labels=np.arange(12) % 4),
+            large,
+        ),
+        "table": Case(classifier_of("mlp-32x2", wine, [False, True, 7], head="linear", calibration=2.5), wine),
+    }
+
+
+CASES = ("digits", "32x32", "96x96", "table")
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, Case]:
+    return make_cases()
+
+
+@pytest.fixture(scope="module")
+def onnx_files(runtime: Any, cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
+    folder = tmp_path_factory.mktemp("onnx")
+    return {name: write_onnx(case.classifier, folder / f"{name}.onnx") for name, case in cases.items()}
+
+
+def same(classifier: Classifier, x: np.ndarray, probabilities: np.ndarray, embedding: np.ndarray) -> None:
+    assert probabilities.dtype == embedding.dtype == np.float32
+    np.testing.assert_allclose(probabilities, classifier.predict_proba(x), rtol=0, atol=TOLERANCE)
+    expected = classifier.transform(x)
+    np.testing.assert_allclose(embedding, expected, rtol=0, atol=TOLERANCE * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_onnx_equals_the_classifier(
+    runtime: Any, cases: dict[str, Case], onnx_files: dict[str, Exported], name: str
+) -> None:
+    case, exported = cases[name], onnx_files[name]
+    assert exported.n_bytes == exported.path.stat().st_size
+    assert exported.difference is not None
+    assert exported.difference <= TOLERANCE
+    assert exported.n_checked >= 16
+    session = runtime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
+    (given_input,) = session.get_inputs()
+    assert given_input.name == case.input_name
+    assert given_input.shape == ["batch", *case.x.shape[1:]]
+    assert given_input.type == ("tensor(float)" if case.x.ndim == 2 else "tensor(uint8)")
+    classes, dim = case.classifier.config.n_classes, case.classifier.network.encoder.dim
+    shapes = {one.name: one.shape for one in session.get_outputs()}
+    assert shapes == {"probabilities": ["batch", classes], "embedding": ["batch", dim]}
+    for size in (1, 2, 7, len(case.x)):
+        same(case.classifier, case.x[:size], *session.run(None, {case.input_name: case.x[:size]}))
+
+
+def test_onnx_runs_without_torch(cases: dict[str, Case], onnx_files: dict[str, Exported], tmp_path: Path) -> None:
+    """A fresh process with onnxruntime and NumPy alone gives the classes themselves."""
+    program = """
+import json, sys
+import numpy as np
+import onnxruntime
+
+found = {}
+for name in sys.argv[2:]:
+    session = onnxruntime.InferenceSession(f"{sys.argv[1]}/{name}.onnx", providers=["CPUExecutionProvider"])
+    metadata = session.get_modelmeta().custom_metadata_map
+    classes = json.loads(metadata["classes"])
+    x = np.load(f"{name}.npy")
+    probabilities, _ = session.run(["probabilities", "embedding"], {session.get_inputs()[0].name: x})
+    found[name] = {"labels": [classes[k] for k in probabilities.argmax(1)], "metadata": metadata}
+assert not {"torch", "esupcon"} & set(sys.modules)
+print(json.dumps(found))
+"""
+    for name, case in cases.items():
+        np.save(tmp_path / f"{name}.npy", case.x)
+    folder = onnx_files["digits"].path.parent
+    words = [sys.executable, "-c", program, str(folder), *CASES]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True)
+    found = json.loads(done.stdout)
+    for name, case in cases.items():
+        labels = case.classifier.predict(case.x).tolist()
+        assert len(set(labels)) > 1, "a test that cannot tell classes apart"
+        assert found[name]["labels"] == labels
+        assert [type(label) for label in found[name]["labels"]] == [type(label) for label in labels]
+        metadata, config = found[name]["metadata"], case.classifier.config
+        assert metadata["esupcon_version"] == esupcon.__version__
+        assert json.loads(metadata["classes"]) == list(config.classes)
+        assert json.loads(metadata["preprocessing"]) == config.preprocessing.model_dump(mode="json")
+        assert json.loads(metadata["calibration_temperature"]) == config.calibration_temperature
+        assert (metadata["encoder"], metadata["method"]) == (config.encoder, "esupcon")
+    accuracy = np.mean(np.array(found["digits"]["labels"]) == DIGIT_LABELS[500:560])
+    assert accuracy > 0.2  # by chance 0.1; the encoder is untrained
+
+
+def test_files_do_not_tell_where_they_were_made(
+    cases: dict[str, Case], onnx_files: dict[str, Exported], tmp_path: Path
+) -> None:
+    scripted = export_torch(cases["table"].classifier, tmp_path / "model.pt2")
+    for path in (scripted, *(one.path for one in onnx_files.values())):
+        content = path.read_bytes()
+        for place in (Path(esupcon.__file__).parent, Path(torch.__file__).parent, Path.home()):
+            assert os.fsencode(place) not in content
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_torch_file_equals_the_classifier(cases: dict[str, Case], name: str, tmp_path: Path) -> None:
+    case = cases[name]
+    before = {key: value.clone() for key, value in case.classifier.network.state_dict().items()}
+    exported = write_torch(case.classifier, tmp_path / "model.pt2", samples=case.x)
+    assert exported.n_checked > len(case.x)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
+    for key, value in case.classifier.network.state_dict().items():
+        assert torch.equal(value, before[key])
+    extra = {"esupcon.json": ""}
+    module = torch.export.load(exported.path, extra_files=extra).module()
+    assert json.loads(json.loads(extra["esupcon.json"])["classes"]) == list(case.classifier.config.classes)
+    for size in (1, 2, 7, len(case.x)):
+        with torch.inference_mode():
+            found = module(torch.from_numpy(case.x[:size]))
+        same(case.classifier, case.x[:size], found["probabilities"].numpy(), found["embedding"].numpy())
+
+
+def test_cifar_images(runtime: Any, cases: dict[str, Case], onnx_files: dict[str, Exported]) -> None:
+    folder = os.environ.get("ESUPCON_TEST_DATA")
+    if not folder:
+        pytest.skip("set ESUPCON_TEST_DATA to a folder with the real sets")
+    images = np.asarray(load("cifar10", data_dir=folder).x_test[:256])
+    made = cases["32x32"].classifier
+    session = runtime.InferenceSession(onnx_files["32x32"].path, providers=["CPUExecutionProvider"])
+    for size in (1, 2, 7, len(images)):
+        probabilities, embedding = session.run(None, {"images": images[:size]})
+        same(made, images[:size], probabilities, embedding)
+    assert len(set(probabilities.argmax(1))) > 1
+    assert made.classes_[probabilities.argmax(1)].tolist() == made.predict(images).tolist()
+
+
+def test_another_opset_and_other_precision(runtime: Any, cases: dict[str, Case], tmp_path: Path) -> None:
+    """A classifier in bfloat16 is exported in float32 and stays what it is."""
+    import onnx
+
+    network, config = cases["table"].classifier.network, cases["table"].classifier.config
+    made = Classifier(copy.deepcopy(network).bfloat16(), config)
+    path = export_onnx(made, tmp_path / "model.onnx", opset=20)
+    assert {one.domain: one.version for one in onnx.load(path).opset_import}[""] == 20
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    assert {p.dtype for p in made.network.parameters()} == {torch.bfloat16}
+
+
+def test_the_command_in_a_process_of_its_own(
+    cases: dict[str, Case], onnx_files: dict[str, Exported], tmp_path: Path
+) -> None:
+    """Of a run's folder; nothing of the exporter is heard, all warnings shown; the same bytes again."""
+    case = cases["table"]
+    save_artifact(tmp_path / "run" / "model", case.classifier.network, case.classifier.config)
+    words = [sys.executable, "-W", "default", "-m", "esupcon", "export", "run", "--out", "a.onnx"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stderr == ""
+    assert re.fullmatch(
+        r"a\.onnx: [\d,]+ bytes, 3 classes\nlargest difference to the model: \S+ on 16 inputs\n", done.stdout
+    )
+    assert (tmp_path / "a.onnx").read_bytes() == onnx_files["table"].path.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "run"]
+
+
+def test_the_command_for_torch(cases: dict[str, Case], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = save_artifact(tmp_path / "model", cases["table"].classifier.network, cases["table"].classifier.config)
+    capfd.readouterr()
+    assert main(["export", str(model), "--format", "torch", "--out", str(tmp_path / "a.pt2"), "--json"]) == 0
+    said = capfd.readouterr()
+    assert said.err == ""
+    found = json.loads(said.out)
+    assert found["format"] == "torch"
+    assert found["path"] == str(tmp_path / "a.pt2")
+    assert found["bytes"] == (tmp_path / "a.pt2").stat().st_size
+    assert 0 <= found["difference"] <= TOLERANCE
+
+
+class Heard(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+def test_quiet_hears_nothing_and_leaves_no_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    talker, heard = logging.getLogger("torch.onnx._internal.exporter"), Heard()
+    talker.addHandler(heard)
+    before = [logging.getLogger(name).level for name in ("torch", "torch.onnx", "onnxscript", "onnx_ir")]
+    try:
+        with pytest.raises(KeyError), quiet():
+            talker.warning("inside")
+            warnings.warn("inside", stacklevel=1)
+            print("inside")
+            print("inside", file=sys.stderr)
+            raise KeyError
+        assert capfd.readouterr() == ("", "")
+        talker.warning("after")
+    finally:
+        talker.removeHandler(heard)
+    assert heard.messages == ["after"]
+    assert before == [logging.getLogger(name).level for name in ("torch", "torch.onnx", "onnxscript", "onnx_ir")]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--out", "x.onnx", "--format", "tflite"), "--format must be onnx or torch; got 'tflite'"),
+        (("--out", "x.pt2", "--format", "torch", "--opset", "18"), "--opset is for --format onnx"),
+        (("--out", "x.pt2"), "must end in .onnx; got 'x.pt2'"),
+        (("--out", "x.onnx", "--format", "torch"), "must end in .pt2; got 'x.onnx'"),
+        (("--out", "absent/x.pt2", "--format", "torch"), "needs an existing folder"),
+        (("--out", "folder.pt2", "--format", "torch"), "is a folder"),
+    ],
+)
+def test_mistakes_of_the_command_are_one_line(
+    cases: dict[str, Case],
+    words: tuple[str, ...],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder.pt2").mkdir()
+    save_artifact("model", cases["table"].classifier.network, cases["table"].classifier.config)
+    capfd.readouterr()
+    assert main(["export", "model", *words]) == 2
+    said = capfd.readouterr()
+    assert said.err.startswith("esupcon: ")
+    assert said.err.count("\n") == 1
+    assert complaint in said.err
+    assert sorted(path.name for path in Path().iterdir()) == ["folder.pt2", "model"]
+
+
+@pytest.mark.parametrize("opset", [17, 9999, 18.0, "18"])
+def test_unknown_opsets(runtime: Any, cases: dict[str, Case], opset: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"opset must be 18 to \d+; got"):
+        export_onnx(cases["table"].classifier, tmp_path / "x.onnx", opset=opset)
+
+
+@pytest.mark.parametrize("absent", ["onnx", "onnxscript"])
+def test_without_the_extra(
+    cases: dict[str, Case], absent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_file.importlib.util, "find_spec", lambda name: None if name == absent else object())
+    with pytest.raises(ModuleNotFoundError, match=rf'needs {absent}\. Install with: pip install "esupcon\[onnx\]"'):
+        export_onnx(cases["table"].classifier, tmp_path / "x.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_runtime_the_file_is_unchecked_and_that_is_said(
+    cases: dict[str, Case], onnx_files: dict[str, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = onnx_files["table"].path.read_bytes()
+    monkeypatch.setattr(onnx_file, "_onnx_bytes", lambda *_: content)
+    monkeypatch.setattr(onnx_file.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object())
+    with pytest.warns(UserWarning, match="was not checked: onnxruntime is missing"):
+        path = export_onnx(cases["table"].classifier, tmp_path / "x.onnx")
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_differs_is_not_kept(
+    cases: dict[str, Case], onnx_files: dict[str, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph of another calibration in place of the right one; what was there before stays."""
+    case = cases["table"]
+    content = onnx_files["table"].path.read_bytes()
+    monkeypatch.setattr(onnx_file, "_onnx_bytes", lambda *_: content)
+    other = Classifier(case.classifier.network, case.classifier.config).set_calibration(2.49)
+    target = tmp_path / "x.onnx"
+    target.write_bytes(b"before")
+    with pytest.raises(ValueError, match=r"differs from the classifier by .* in probabilities.*no file was kept"):
+        export_onnx(other, target)
+    assert target.read_bytes() == b"before"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.onnx"]
+    assert export_onnx(case.classifier, target).read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("record", "cause"),
+    [
+        ({"class_weight": [1.0, 2.0, 1.0], "target_priors": None}, "a class_weight"),
+        ({"class_weight": [1.0, 1.0, 1.0], "target_priors": [0.2, 0.3, 0.5]}, "adapt_priors"),
+    ],
+)
+def test_reweighted_estimators_are_refused(
+    cases: dict[str, Case], record: dict[str, Any], cause: str, tmp_path: Path
+) -> None:
+    """Their probabilities are not those of the network alone, so a file would silently differ from them."""
+    network, config = cases["table"].classifier.network, cases["table"].classifier.config
+    plain = {"class_weight": [1.0, 1.0, 1.0], "target_priors": None}
+    export_torch(
+        Classifier(network, config.model_copy(update={"training": {"estimator": plain}})), tmp_path / "plain.pt2"
+    )
+    with pytest.raises(ValueError, match=f"changed by {cause}"):
+        made = Classifier(network, config.model_copy(update={"training": {"estimator": record}}))
+        export_torch(made, tmp_path / "x.pt2")
+    assert [path.name for path in tmp_path.iterdir()] == ["plain.pt2"]
+
+
+class Encoder(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = self.linear(x)
+        if self.how == "branches" and z.sum() > 0:
+            return -z
+        if self.how == "draws":
+            return nn.functional.dropout(z, 0.5, training=True)
+        if self.how == "counts" and len(z) == 2:
+            return z + 1
+        return z
+
+
+@pytest.mark.parametrize(
+    ("how", "complaint"), [("branches", "cannot be traced"), ("counts", "cannot be traced"), ("draws", "differs from")]
+)
+def test_encoders_that_no_file_can_hold(how: str, complaint: str, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    made = classifier_of(Encoder(how), rows, ["a", "b"], head="linear")
+    with pytest.raises(ValueError, match=complaint) as caught:
+        export_torch(made, tmp_path / "x.pt2")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_encoder_of_ones_own(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    made = classifier_of(Encoder("plain"), rows, ["a", "b"], head="prototype")
+    module = torch.export.load(export_torch(made, tmp_path / "x.pt2")).module()
+    np.testing.assert_allclose(module(torch.from_numpy(rows))["probabilities"], made.predict_proba(rows), atol=1e-5)
+
+
+def test_samples_are_checked_as_they_are(cases: dict[str, Case], tmp_path: Path) -> None:
+    """Rows whose digits float32 does not hold are found out; samples of another shape are refused."""
+    rng = np.random.default_rng(0)
+    rows = 1e9 + rng.normal(size=(50, 3))
+    made = classifier_of("mlp-8x1", rows, ["a", "b"], head="prototype", labels=np.arange(50) % 2)
+    export_torch(made, tmp_path / "x.pt2")
+    with pytest.raises(ValueError, match="differs from the classifier"):
+        export_torch(made, tmp_path / "y.pt2", samples=rows)
+    with pytest.raises(ValueError, match=r"X must be a table \(n, 3\)"):
+        export_torch(made, tmp_path / "y.pt2", samples=rows[:, :2])
+    assert [path.name for path in tmp_path.iterdir()] == ["x.pt2"]
+
+
+@given(
+    rows=st.lists(
+        st.lists(st.floats(-1.0, 1.0, width=32), min_size=3, max_size=3),
+        min_size=1,
+        max_size=6,
+    ),
+    exponent=st.integers(-30, 30),
+    temperature=st.sampled_from([0.05, 0.1, 1.0]),
+    calibration=st.sampled_from([None, 0.5, 3.0]),
+    head=st.sampled_from(["linear", "prototype"]),
+)
+def test_the_graph_is_the_classifier_for_rows_of_any_length(
+    rows: list[list[float]], exponent: int, temperature: float, calibration: float | None, head: str
+) -> None:
+    torch.manual_seed(0)
+    x = np.array(rows, np.float32) * np.float32(10.0**exponent)
+    network = build_network(
+        encoder="identity", input_shape=(3,), n_classes=4, head=head, projection_dim=None, temperature=temperature
+    )
+    config = ArtifactConfig(
+        encoder="identity",
+        input_shape=(3,),
+        classes=list("abcd"),
+        head=head,
+        temperature=temperature,
+        preprocessing=TablePreprocessing(mean=[0.0] * 3, scale=[1.0] * 3),
+        method="esupcon",
+        calibration_temperature=calibration,
+    )
+    made = Classifier(network, config)
+    with torch.inference_mode():
+        found = Deployed(network, config).eval()(torch.from_numpy(x))
+    np.testing.assert_allclose(found["probabilities"], made.predict_proba(x), rtol=0, atol=TOLERANCE)
+    np.testing.assert_array_equal(found["embedding"], made.transform(x))
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 9), (3, 32, 32), (4,)])
+def test_trial_inputs_are_noise_and_photographs(shape: tuple[int, ...]) -> None:
+    x = (
+        np.random.default_rng(0).integers(0, 255, (4, *shape), dtype=np.uint8)
+        if len(shape) == 3
+        else np.eye(4, dtype=np.float32)
+    )
+    made = classifier_of("mlp-8x1", x, ["a", "b"], head="linear")
+    found = trial_inputs(made, x)
+    assert found.shape[1:] == shape
+    np.testing.assert_array_equal(found[-4:], x)
+    np.testing.assert_array_equal(found, trial_inputs(made, x))
+    if len(shape) == 3:
+        assert found.dtype == np.uint8
+        smooth = np.abs(np.diff(found[10:16].astype(float), axis=-1)).mean()
+        noisy = np.abs(np.diff(found[:8].astype(float), axis=-1)).mean()
+        assert smooth < noisy / 1.5
