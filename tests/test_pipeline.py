@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esupcon import pipeline, provenance
 from esupcon.artifact import load_artifact
 from esupcon.data import Dataset, load
 from esupcon.data.scenarios import Scenario
 from esupcon.engine import TrainingInterrupted, TrainSpec
-from esupcon.pipeline import read_result, train
-from esupcon.prepare import DataOptions, default_epochs, has_drawn_test_part, prepare
+from esupcon.pipeline import provenance
+from esupcon.pipeline import training as pipeline
+from esupcon.pipeline.prepare import DataOptions, default_epochs, has_drawn_test_part, prepare
+from esupcon.pipeline.training import read_result, train
 from esupcon.probability import Predictions, accuracy, brier_score, expected_calibration_error, negative_log_likelihood
 from tiny_images import write_npz
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from esupcon import demo
-from esupcon.pipeline import read_result
+from esupcon.pipeline import demo
+from esupcon.pipeline.training import read_result
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from esupcon.data import load
-from esupcon.evaluate import calibrate
+from esupcon.pipeline.evaluate import calibrate
+from esupcon.pipeline.trained import load_trained
 from esupcon.probability import Predictions, fit_temperature
-from esupcon.trained import load_trained
 from tiny_images import CLASSES, pictures, write_folder, write_npz
 
 

@@ -13,7 +13,7 @@ from esupcon.cli.mistakes import is_mistake, one_line
 from esupcon.cli.output import printable
 from esupcon.methods import METHODS
 
-COMMANDS = ("train", "evaluate", "predict", "calibrate", "demo", "methods")
+COMMANDS = ("train", "evaluate", "predict", "calibrate", "demo", "export", "methods")
 
 
 def test_every_command_has_an_example(esupcon) -> None:

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from esupcon.cli.predict import _FORMULA_MARKS, _write_csv
-from esupcon.predict import BATCH, Prediction, predict_files
-from esupcon.trained import load_trained
+from esupcon.pipeline.predict import BATCH, Prediction, predict_files
+from esupcon.pipeline.trained import load_trained
 from tiny_images import CLASSES, write_folder
 
 

@@ -37,7 +37,7 @@ def calibrate(
 
     `esupcon predict` and `predict_proba` use it from then on. The labels that are predicted do not change.
     """
-    from esupcon.evaluate import calibrate as run  # noqa: PLC0415 - slow to import
+    from esupcon.pipeline.evaluate import calibrate as run  # noqa: PLC0415 - slow to import
 
     found = run(model, data, on=on, reading=shared.reading(context), plot=plot, log=say)  # type: ignore[arg-type]  # it checks `on`
     if as_json:

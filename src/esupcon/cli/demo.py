@@ -25,7 +25,7 @@ def demo(
     as_json: shared.Json = False,
 ) -> None:
     """See what it is about: few digits, a fifth of them mislabelled, three methods, three seeds, under a minute."""
-    from esupcon import demo as plan  # noqa: PLC0415 - slow to import
+    from esupcon.pipeline import demo as plan  # noqa: PLC0415 - slow to import
 
     started = time.monotonic()
     say(
@@ -66,12 +66,12 @@ def demo(
 
 
 def _spread(values: tuple[float, ...]) -> str:
-    from esupcon.demo import deviation  # noqa: PLC0415 - slow to import
+    from esupcon.pipeline.demo import deviation  # noqa: PLC0415 - slow to import
 
     return f"{100 * statistics.fmean(values):.1f} ± {100 * deviation(values):.1f} (n={len(values)})"
 
 
 def _gain(values: tuple[float, ...]) -> str:
-    from esupcon.demo import deviation  # noqa: PLC0415 - slow to import
+    from esupcon.pipeline.demo import deviation  # noqa: PLC0415 - slow to import
 
     return f"{100 * statistics.fmean(values):+.1f} ± {100 * deviation(values):.1f}"

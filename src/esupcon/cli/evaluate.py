@@ -37,7 +37,7 @@ def evaluate(
 
     Classes are matched by name. After `esupcon calibrate` the figures are shown before and after it.
     """
-    from esupcon.evaluate import evaluate as run  # noqa: PLC0415 - slow to import
+    from esupcon.pipeline.evaluate import evaluate as run  # noqa: PLC0415 - slow to import
 
     found = run(model, data, part=part, reading=shared.reading(context), plot=plot, log=say)  # type: ignore[arg-type]  # it checks the part
     if as_json:

@@ -36,7 +36,7 @@ def export(
         raise ValueError("--opset is for --format onnx. Leave it out.")
     from esupcon.artifact import load_artifact  # noqa: PLC0415 - slow to import
     from esupcon.export import DEFAULT_OPSET, write_onnx, write_torch  # noqa: PLC0415
-    from esupcon.trained import MODEL_FOLDER  # noqa: PLC0415
+    from esupcon.pipeline.trained import MODEL_FOLDER  # noqa: PLC0415
 
     of_a_run = (model / MODEL_FOLDER).is_dir() and not (model / "config.json").exists()
     classifier = load_artifact(model / MODEL_FOLDER if of_a_run else model)

@@ -16,7 +16,7 @@ from esupcon.cli import options as shared
 from esupcon.cli.output import complain
 
 if TYPE_CHECKING:
-    from esupcon.predict import Prediction
+    from esupcon.pipeline.predict import Prediction
 
 _FORMATS = ("csv", "jsonl")
 # A spreadsheet takes a cell that begins like this for a formula.
@@ -45,8 +45,8 @@ def predict(
     """
     if output_format not in _FORMATS:
         raise ValueError(f"--format must be {' or '.join(_FORMATS)}; got {output_format!r}.")
-    from esupcon.predict import predict_files  # noqa: PLC0415 - slow to import
-    from esupcon.trained import load_trained  # noqa: PLC0415
+    from esupcon.pipeline.predict import predict_files  # noqa: PLC0415 - slow to import
+    from esupcon.pipeline.trained import load_trained  # noqa: PLC0415
 
     lost = 0
 

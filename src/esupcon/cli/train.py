@@ -13,7 +13,7 @@ from esupcon.cli import options as shared
 from esupcon.cli.output import INTERVALS, answer, answer_json, complain, figures_table, say
 from esupcon.cli.stopping import Stopper
 from esupcon.methods import METHODS
-from esupcon.provenance import is_first_process
+from esupcon.pipeline.provenance import is_first_process
 
 _RECIPE, _SETTING, _RUN = "The recipe", "A harder setting", "The run"
 
@@ -98,8 +98,8 @@ def train(
     """
     from esupcon.data.scenarios import Scenario  # noqa: PLC0415 - slow to import, as are the next
     from esupcon.engine import TrainingInterrupted, TrainSpec  # noqa: PLC0415
-    from esupcon.pipeline import train as run  # noqa: PLC0415
-    from esupcon.prepare import DataOptions  # noqa: PLC0415
+    from esupcon.pipeline.prepare import DataOptions  # noqa: PLC0415
+    from esupcon.pipeline.training import train as run  # noqa: PLC0415
 
     given = {name: value for name, value in context.params.items() if value is not None}
     spec = TrainSpec(**{name: given[name] for name in TrainSpec.model_fields if name in given}, compile=compile_network)

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from esupcon.files import write_whole
 from esupcon.probability.bootstrap import Interval
 from esupcon.probability.calibration import CalibrationReport
-from esupcon.files import write_whole
 from esupcon.probability.reliability import ReliabilityBins
 from esupcon.probability.validation import FloatArray
 

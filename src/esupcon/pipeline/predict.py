@@ -11,7 +11,7 @@ import numpy as np
 
 from esupcon.data import load_images
 from esupcon.data.folders import image_files_below
-from esupcon.trained import TrainedModel
+from esupcon.pipeline.trained import TrainedModel
 
 BATCH = 128
 Report = Callable[[str, str], None]

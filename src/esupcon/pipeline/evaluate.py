@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from esupcon.data import Dataset
 from esupcon.data.scenarios import Scenario
-from esupcon.measures import N_BINS, measure
-from esupcon.prepare import DataOptions, Log, has_drawn_test_part, prepare
+from esupcon.pipeline.measures import N_BINS, measure
+from esupcon.pipeline.prepare import DataOptions, Log, has_drawn_test_part, prepare
+from esupcon.pipeline.trained import TrainedModel, load_trained
 from esupcon.probability import (
     CalibrationReport,
     Predictions,
@@ -25,7 +26,6 @@ from esupcon.probability import (
     reliability_bins,
     reliability_diagram,
 )
-from esupcon.trained import TrainedModel, load_trained
 
 Part = Literal["auto", "test", "train", "all"]
 CalibrationPart = Literal["auto", "held-out", "train", "test", "all"]

@@ -11,7 +11,7 @@ from typing import Any
 from esupcon.data.scenarios import Scenario
 from esupcon.engine import TrainSpec
 from esupcon.methods import METHODS
-from esupcon.pipeline import train
+from esupcon.pipeline.training import train
 
 SOURCE = "digits"
 BASELINE = "ce"

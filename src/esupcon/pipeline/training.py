@@ -20,11 +20,11 @@ from esupcon.doctor import Finding, check_after
 from esupcon.engine import Fitted, TrainSpec, fit
 from esupcon.engine.checkpoints import Checkpoints
 from esupcon.files import read_json, write_json
-from esupcon.measures import measure
-from esupcon.prepare import DataOptions, Log, Prepared, default_epochs, prepare
+from esupcon.pipeline.measures import measure
+from esupcon.pipeline.prepare import DataOptions, Log, Prepared, default_epochs, prepare
+from esupcon.pipeline.provenance import git_commit, is_first_process, versions
+from esupcon.pipeline.trained import MODEL_FOLDER, save_trained
 from esupcon.probability import Predictions, softmax
-from esupcon.provenance import git_commit, is_first_process, versions
-from esupcon.trained import MODEL_FOLDER, save_trained
 
 RESULT_FILE = "result.json"
 PREDICTIONS_FILE, HELD_OUT_FILE = "predictions.npz", "held_out.npz"
