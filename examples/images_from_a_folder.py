@@ -16,7 +16,7 @@ from sklearn.model_selection import train_test_split
 import esupcon
 
 
-def make_folder(root: Path, n: int = 700) -> None:
+def make_folder(root: Path, n: int = 500) -> None:
     """root/3/0042.png and so on: pictures of written digits, a folder for each."""
     digits = load_digits()
     for i, (image, label) in enumerate(zip(digits.images[:n], digits.target[:n], strict=True)):
@@ -34,7 +34,7 @@ def main() -> None:
         labels = [path.parent.name for path in paths]
         train, test, y_train, y_test = train_test_split(paths, labels, stratify=labels, random_state=0)
 
-        classifier = esupcon.ContrastiveClassifier(image_size=8, epochs=10, augmentation="digits", random_state=0).fit(
+        classifier = esupcon.ContrastiveClassifier(image_size=8, epochs=30, augmentation="digits", random_state=0).fit(
             train, y_train
         )
         print(f"accuracy on {len(test)} pictures not seen before: {classifier.score(test, y_test):.3f}")

@@ -19,7 +19,7 @@ def frozen_network(X: np.ndarray) -> np.ndarray:
 
 def main() -> None:
     X, y = load_digits(return_X_y=True)
-    names = np.array("zero one two three four five six seven eight nine".split())[y]
+    names = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])[y]
     z, z_test, y, y_test = train_test_split(frozen_network(X), names, stratify=names, random_state=0)
 
     kept = ContrastiveClassifier(encoder="identity", lr=0.05, random_state=0).fit(z, y)
@@ -28,7 +28,8 @@ def main() -> None:
     print(f"a small network on top, both learnt: accuracy {reshaped.score(z_test, y_test):.3f}")
 
     known = y != "zero"
-    growing = ContrastiveClassifier(random_state=0).fit(z[known], y[known])
+    # A space that was not shaped for the other classes has room for one more.
+    growing = ContrastiveClassifier(encoder="identity", lr=0.05, random_state=0).fit(z[known], y[known])
     growing.add_class(z[~known], "zero")
     zeros = y_test == "zero"
     print(f"'zero' added without training      : {growing.score(z_test[zeros], y_test[zeros]):.3f} of them recognised,")
@@ -37,13 +38,10 @@ def main() -> None:
     low = np.isin(y_test, ["one", "seven"])  # where the classifier is used, two classes are all there is
     before = reshaped.score(z_test[low], y_test[low])
     reshaped.adapt_priors(z_test[low])
-    shares = {
-        str(k): round(float(p), 2) for k, p in zip(reshaped.classes_, reshaped.target_priors_, strict=True) if p > 0.01
-    }
-    print(f"class shares found without labels  : {shares}")
-    print(
-        f"accuracy there                     : {before:.3f} before, {reshaped.score(z_test[low], y_test[low]):.3f} after"
-    )
+    shares = dict(zip(reshaped.classes_.tolist(), reshaped.target_priors_.round(2).tolist(), strict=True))
+    print(f"class shares found without labels  : { ({k: p for k, p in shares.items() if p > 0}) }")
+    after = reshaped.score(z_test[low], y_test[low])
+    print(f"accuracy there                     : {before:.3f} before, {after:.3f} after")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ def _of_data() -> list[Finding]:
     found = _check(x, y, x_test, y_test, prototypes=10, batch_size=256)
     found += _check(np.where(rng.random((100, 4)) < 0.02, np.nan, 1.0), np.arange(100) % 2)
     sizes = [400, 100, 50, 20, 10, 8, 6, 4, 2, 0]
-    found += _check(rng.normal(size=(600, 4)), np.repeat(np.arange(10), sizes), rng.normal(size=(90, 4)), y_test[:90])
+    tail = np.repeat(np.arange(10), sizes)
+    found += _check(rng.normal(size=(600, 4)), tail, rng.normal(size=(90, 4)), y_test[:90], n_classes=10)
     found += _check(rng.normal(size=(50, 4)), np.zeros(50, int))
     many = np.repeat(np.arange(200), 10)
     table = rng.normal(size=(2000, 4))
@@ -42,9 +43,10 @@ def _of_data() -> list[Finding]:
 
 
 def _check(x: Any, y: Any, x_test: Any = None, y_test: Any = None, **changes: Any) -> list[Finding]:
-    n_classes = max(int(y.max()) + 1, 10)
-    values = {"batch_size": 64, "method_uses_positives": True, "prototypes": None, "n_classes": n_classes, **changes}
-    return check_data(x, y, x_test, y_test, classes=ANIMALS if n_classes == 10 else None, **values)
+    values = {"batch_size": 64, "method_uses_positives": True, "prototypes": None, "n_classes": int(y.max()) + 1}
+    values |= changes
+    names = ANIMALS[: values["n_classes"]] if values["n_classes"] <= 10 else None
+    return check_data(x, y, x_test, y_test, classes=names, **values)
 
 
 def _of_runs() -> list[Finding]:

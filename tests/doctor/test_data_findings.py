@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +219,19 @@ def test_memory_mapped_images_are_read_in_pieces(tmp_path: Path, digits: Any, mo
     monkeypatch.setattr("esupcon.doctor.rows.CHUNK_BYTES", 1000)
     found = examined(np.load(tmp_path / "x.npy", mmap_mode="r"), y, x_test, y_test)
     assert "test 390 = train 1399" in found["leak"].message
+
+
+def test_a_public_set_has_a_leak_of_its_own() -> None:
+    folder = os.environ.get("ESUPCON_TEST_DATA")
+    if not folder or not (Path(folder) / "cifar100-20k.npz").exists():
+        pytest.skip("ESUPCON_TEST_DATA names no folder with cifar100-20k.npz")
+    with np.load(Path(folder) / "cifar100-20k.npz") as cifar:
+        x, x_test = (cifar[name].transpose(0, 3, 1, 2) for name in ("x_train", "x_test"))
+        y, y_test = (cifar[name].astype(int) for name in ("y_train", "y_test"))
+    found = examined(x, y, x_test, y_test, batch_size=256)
+    assert list(found) == ["leak"]
+    test_row, train_row = (int(part) for part in re.findall(r"test (\d+) = train (\d+)", found["leak"].message)[0])
+    assert (x_test[test_row] == x[train_row]).all()
 
 
 @pytest.mark.parametrize(

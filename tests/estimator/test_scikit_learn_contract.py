@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from esupcon import ContrastiveClassifier
 
 
-@parametrize_with_checks([ContrastiveClassifier(epochs=25, batch_size=512, lr=0.02, encoder="mlp-64x1")])
+@parametrize_with_checks([ContrastiveClassifier(epochs=12, batch_size=512, lr=0.05, encoder="mlp-64x1")])
 def test_scikit_learn_check(estimator, check) -> None:
     check(estimator)
 

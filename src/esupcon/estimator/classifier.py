@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from esupcon.estimator import insight, learning
+from esupcon.estimator import growth, insight, learning
 from esupcon.estimator.calibration import CalibrateParameter, smoothed_temperature
 from esupcon.estimator.inference import class_vectors, outputs
 from esupcon.estimator.inputs import TableForm
@@ -177,10 +177,12 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     def add_class(self, X: Any, y: Any) -> Self:
         """Know more classes without training: the mean embedding of its samples becomes the prototype of each.
 
-        y is one new label for all of X, or one for each sample.
+        y is one new label for all of X, or one for each sample. An encoder trained on other classes tells them apart
+        and little else, so expect part of what training would give, and more where the embedding was made for more
+        than these classes, as with ``encoder="identity"``. What was known before stays as good as it was.
         """
         rows = self._rows(X)
-        learning.add_class(self, rows, y)
+        growth.add_class(self, rows, y)
         return self
 
     def explain(self, X: Any, n_neighbors: int = 5) -> insight.Explanation:
