@@ -7,9 +7,12 @@ GPUs; on CPUs, where PyTorch has no such layer, each process normalises by its o
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
 
 from esupcon.engine.objective import BatchOutputs
 from esupcon.heads import PrototypeHead
@@ -51,6 +54,23 @@ def average_gradients(fabric: Fabric, module: nn.Module) -> None:
 
 
 def _gathered(fabric: Fabric, tensor: Tensor) -> Tensor:
-    stacked = fabric.all_gather(tensor, sync_grads=tensor.requires_grad)
-    assert isinstance(stacked, Tensor)
-    return stacked.flatten(0, 1)
+    rows: Tensor = _Gather.apply(tensor, fabric.world_size, fabric.global_rank)  # type: ignore[no-untyped-call]
+    return rows
+
+
+class _Gather(torch.autograd.Function):
+    """The rows of all processes, in the order of their ranks; gradients are summed over the processes."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, world_size: int, rank: int) -> Tensor:
+        ctx.rows = slice(rank * len(tensor), (rank + 1) * len(tensor))
+        parts = [torch.empty_like(tensor) for _ in range(world_size)]
+        distributed.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        total = grad.contiguous().clone()
+        distributed.all_reduce(total)
+        return total[ctx.rows], None, None
