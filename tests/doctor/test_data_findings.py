@@ -211,6 +211,13 @@ def test_the_prototypes_share_is_stated_with_the_weight_that_would_change_it() -
     assert none.severity == "warning" and "no gradient" in none.message
 
 
+def test_a_batch_larger_than_the_data_is_all_of_it(digits: Any) -> None:
+    x, y, *_ = digits
+    whole = examined(x, y, batch_size=len(x), prototypes=10)
+    assert examined(x, y, batch_size=10 * len(x), prototypes=10) == whole
+    assert "its 2,800 samples the rest" in whole["prototype-share"].message
+
+
 def test_memory_mapped_images_are_read_in_pieces(tmp_path: Path, digits: Any, monkeypatch: Any) -> None:
     x, y, x_test, y_test = digits
     x_test = x_test.copy()

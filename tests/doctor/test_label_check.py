@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 from esupcon.data.scenarios import label_noise
 from esupcon.doctor import check_after
-from esupcon.doctor.label_check import _surest
+from esupcon.doctor.label_check import _Answers, _surest, _suspects
 from esupcon.probability import Predictions
 
 FIXTURE = Path(__file__).parent.parent / "probability" / "fixtures" / "cifar10_logits.npz"
@@ -108,6 +108,41 @@ def test_a_network_that_has_learnt_its_labels_by_heart_has_nothing_to_say() -> N
     assert check_after(np.eye(4)[labels], labels) == []
 
 
+def test_hard_but_clean_samples_are_not_taken_for_noise_though_some_of_the_surest_are_wrong() -> None:
+    rng = np.random.default_rng(0)
+    sure = rng.uniform(0.4, 1, 5000)
+    predicted = rng.integers(0, 10, 5000)
+    wrong = rng.random(5000) > np.minimum(sure, 0.92)
+    p = np.repeat((1 - sure)[:, None] / 9, 10, axis=1)
+    p[np.arange(5000), predicted] = sure
+    labels = np.where(wrong, (predicted + rng.integers(1, 10, 5000)) % 10, predicted)
+    assert wrong[sure > 0.88].mean() > 0.07
+    assert check_after(p, labels) == []
+
+
+def test_a_few_disagreements_among_few_samples_are_no_evidence() -> None:
+    p = np.tile([[0.9, 0.1], [0.1, 0.9]], (25, 1))
+    labels = np.arange(50) % 2
+    p[[0, 1]], labels[[0, 1]] = [[0.95, 0.05], [0.05, 0.95]], (1, 0)  # among the surest
+    assert check_after(p, labels) == []
+    many = np.tile(labels, 20)
+    assert check_after(np.tile(p, (20, 1)), many) != []
+
+
+@given(st.integers(2, 40), st.integers(2, 5), st.integers(0, 99))
+def test_suspects_are_those_a_loop_finds_the_clearest_first(n: int, n_classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p, y = rng.dirichlet(np.full(n_classes, 0.3), size=n), rng.integers(0, n_classes, n)
+    usual = [np.mean([p[i, k] for i in range(n) if y[i] == k] or [np.inf]) for k in range(n_classes)]
+    expected = []
+    for i in range(n):
+        other = int(p[i].argmax())
+        if other != y[i] and p[i, other] >= usual[other] and p[i, y[i]] < 0.5 * usual[y[i]]:
+            expected.append(i)
+    expected.sort(key=lambda i: p[i, y[i]] - p[i].max())
+    assert _suspects(_Answers(p, y)).tolist() == expected
+
+
 def test_none_shown_and_no_names() -> None:
     probabilities, labels, _ = out_of_fold(0.2)
     (finding,) = check_after(probabilities, labels, n_show=0)
@@ -118,8 +153,6 @@ def test_none_shown_and_no_names() -> None:
 
 @given(st.integers(1, 60), st.integers(2, 5), st.sampled_from([0.2, 0.5]), st.integers(0, 99))
 def test_the_surest_of_every_class_are_those_a_loop_finds(n: int, n_classes: int, part: float, seed: int) -> None:
-    from esupcon.doctor.label_check import _Answers
-
     p = np.random.default_rng(seed).dirichlet(np.ones(n_classes), size=n)
     chosen = _surest(_Answers(p, np.zeros(n, np.int64)), part)
     for k in range(n_classes):

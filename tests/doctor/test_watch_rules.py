@@ -161,6 +161,21 @@ def test_stuck_needs_time_and_the_absence_of_progress() -> None:
     assert run(make(losses={"ce": 1.0}, head="linear"), slow, CLUSTERS, 0.1) == []
 
 
+def test_a_standstill_that_has_its_explanation_is_not_called_stuck() -> None:
+    risen = np.concatenate([np.full(10, 5.5), np.full(990, 6.6)])
+    assert [one.code for one in run(make(), risen, CLUSTERS, 0.1)] == ["lr-too-high"]
+    flat = run(make(temperature=50.0), np.full(1000, PLATEAU), CLUSTERS, 0.1)
+    assert [one.code for one in flat] == ["temperature-too-high"]
+
+
+def test_a_standstill_of_crowded_embeddings_is_left_to_be_called_a_collapse() -> None:
+    watch, codes = make(warmup_steps=400), []
+    for epoch in range(3):
+        codes.append([one.code for one in feed(watch, np.full(400, 6.0))])
+        codes.append([one.code for one in watch.epoch(epoch, 6.0, 0.1, POINT, LABELS)])
+    assert codes == [[], [], [], [], [], ["collapse"]]
+
+
 def test_rising_accuracy_is_progress_too() -> None:
     watch, found = make(), []
     for epoch in range(100):
@@ -180,6 +195,16 @@ def test_temperature_note_and_warning_depend_on_what_is_in_reach() -> None:
         assert [finding.severity for finding in found] == ([severity] if severity else [])
     # 1 / (1 + 9 exp(-10/9)), the best that ten classes can have at temperature 1
     assert "a probability of 0.25 at most" in make(temperature=1.0).step(5.5, 0.1)[0].message
+
+
+def test_a_high_first_loss_speaks_of_the_temperature_only_where_that_is_low_and_prototypes_do_not_explain_it() -> None:
+    assert make(temperature=0.1).step(20.0, 0.1) == []
+    assert [one.code for one in make(temperature=0.01).step(20.0, 0.1)] == ["temperature-too-low"]
+    # K/(n+K) of a prototype term of up to 1/t each
+    assert make(losses={"esupcon": 1.0}, temperature=0.001).step(40.0, 0.1) == []
+    assert [one.code for one in make(losses={"esupcon": 1.0}, temperature=0.001).step(60.0, 0.1)] == [
+        "temperature-too-low"
+    ]
 
 
 def test_a_narrow_embedding_is_noted_in_the_second_half_of_a_run() -> None:

@@ -155,7 +155,7 @@ def _class_sizes(class_counts: IntArray, y_test: IntArray, classes: Sequence[Any
                 f"the largest class, {class_name(classes, largest)}, has {class_counts[largest]:,} training samples, "
                 f"the smallest, {class_name(classes, smallest)}, {class_counts[smallest]:,}: {ratio:.0f} to 1.",
                 "Judge by the accuracy of each class, not by the overall one; if classes are balanced where the model "
-                "will be used, correct its probabilities for the shift of the priors.",
+                "will be used, train with class_weight=balanced or correct its probabilities for the shift of priors.",
             )
         )
     return found

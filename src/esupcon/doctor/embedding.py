@@ -12,8 +12,8 @@ from esupcon.probability.validation import FloatArray, IntArray
 
 # Enough rows for stable averages; the cost of a look does not grow with the data.
 MAX_ROWS = 512
-# The spectrum of so many rows takes a few milliseconds, that of 512 several times as many.
-SPECTRUM_ROWS = 256
+# The spectrum of so many rows takes a millisecond, that of 512 twenty.
+SPECTRUM_ROWS = 128
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
 

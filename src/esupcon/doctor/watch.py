@@ -48,7 +48,7 @@ COLD, SATURATED = 0.25, 0.999
 # Classes evenly apart need K - 1 directions. Under half of that, some share one; for few classes it says little.
 NARROW, FEWEST_CLASSES = 0.5, 4
 # The spectrum is the only costly look: it is taken in the second half of a run, and at most this often in a whole one.
-LOOKS = 20
+LOOKS = 10
 # Train accuracy above held-out accuracy by one sample in five.
 GAP = 0.2
 # A state of the embedding or of the answers counts when it is seen this often in a row.

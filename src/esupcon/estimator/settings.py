@@ -48,9 +48,9 @@ FEWEST_EPOCHS, MOST_EPOCHS = 10, 200
 SMALL_BATCH, LARGE_BATCH, LARGE_DATA = 128, 512, 8192
 #: With AdamW, for encoders of ours that start from nothing; modules and pretrained networks get the engine's own.
 FRESH_LR = 3e-3
-TABLE_AUGMENTATION = "table_noise"
-#: A second layer helps only where there are samples to teach it.
-SHALLOW, DEEPER, ENOUGH_FOR_DEPTH = "mlp-256x1", "mlp-256x2", 1000
+#: Encoder and views of a table: a second layer helps only where there are samples to teach it, and it learns wrong
+#: labels by heart unless its views are stronger.
+SMALL_TABLE, LARGE_TABLE, ENOUGH_FOR_DEPTH = ("mlp-256x1", "table_noise"), ("mlp-256x2", "table"), 1000
 #: Parameters that mean to a run what they mean to the estimator.
 SHARED = ("method", "optimizer", "weight_decay", "temperature", "prototype_weight", "precision")
 
@@ -67,11 +67,11 @@ def train_spec(
         lr = FRESH_LR
     if isinstance(encoder, nn.Module):  # it is passed beside the specification
         encoder = "auto"
-    elif encoder == "auto" and is_table:
-        encoder = SHALLOW if n < ENOUGH_FOR_DEPTH else DEEPER
     augmentation = parameters["augmentation"]
-    if augmentation == "auto" and is_table:
-        augmentation = TABLE_AUGMENTATION
+    if is_table:
+        by_size = SMALL_TABLE if n < ENOUGH_FOR_DEPTH else LARGE_TABLE
+        encoder = by_size[0] if encoder == "auto" and fresh else encoder
+        augmentation = by_size[1] if augmentation == "auto" else augmentation
     try:
         return TrainSpec.model_validate(
             {
