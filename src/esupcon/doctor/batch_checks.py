@@ -116,7 +116,7 @@ def _prototypes(class_counts: Counts, batch_size: int, n_views: int, weight: flo
         Finding(
             "prototype-share",
             "note",
-            f"the {n_present:.1f} prototypes of the classes in a batch make up {percent(share)} of the objective, its "
+            f"the {n_present:.3g} prototypes of the classes in a batch make up {percent(share)} of the objective, its "
             f"{n_views * batch_size:,} samples the rest (prototype_weight {weight:g}).",
             "Nothing to do."
             if share >= PROTOTYPE_GOAL
