@@ -202,7 +202,7 @@ def test_the_prototypes_share_is_stated_with_the_weight_that_would_change_it() -
     x = np.random.default_rng(0).normal(size=(len(y), 3))
     share = examined(x, y, batch_size=1024, prototypes=10)["prototype-share"]
     assert share.severity == "note"
-    assert "the 10.0 prototypes of the classes in a batch make up 0.49 % of the objective" in share.message
+    assert "the 10 prototypes of the classes in a batch make up 0.49 % of the objective" in share.message
     assert "its 2,048 samples the rest" in share.message
     weight = float(share.remedy.split("prototype_weight=")[1].split()[0])
     assert prototype_share(np.full(10, 500), 1024, 2, weight) == pytest.approx(0.1, rel=0.05)
