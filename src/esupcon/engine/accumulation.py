@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from esupcon.engine.seeding import derive_seed
+from esupcon.engine.seeding import derive_seed, seed_layers
 
 
 def cached_backward(
@@ -50,7 +50,7 @@ def cached_backward(
 
 
 def _encode(encode: Callable[[Tensor], dict[str, Tensor]], part: Tensor, seed: int, index: int) -> dict[str, Tensor]:
-    torch.manual_seed(derive_seed(seed, "piece", index))  # dropout must drop the same units both times
+    seed_layers(derive_seed(seed, "piece", index), part.device)  # dropout must drop the same units both times
     return encode(part)
 
 

@@ -20,7 +20,7 @@ from esupcon.engine.optimisation import build_optimizer, lr_factor, set_lr
 from esupcon.engine.processes import average_gradients, mean_over_processes, rows_of_this_process, whole_batch
 from esupcon.engine.progress import Progress
 from esupcon.engine.run import Position, Run, TrainingFailed, TrainingInterrupted
-from esupcon.engine.seeding import derive_seed
+from esupcon.engine.seeding import derive_seed, seed_layers
 from esupcon.engine.speed import channels_last
 from esupcon.methods import Stage
 from esupcon.models import Network
@@ -120,7 +120,7 @@ def _take_step(
     place = run.position
     where = (place.stage, place.epoch, place.step)
     seed = derive_seed(run.spec.seed, "step", *where)
-    torch.manual_seed(seed)  # for layers that draw: dropout in an encoder the user brought
+    seed_layers(seed, run.device)
     views, labels = batch_of_views(run.data, indices, run.recipe, run.spec.seed, where, run.device)
     if run.precision == "64":
         views = views.double()

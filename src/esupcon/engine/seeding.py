@@ -15,3 +15,13 @@ def derive_seed(seed: int, *place: int | str) -> int:
 
 def generator(seed: int, *place: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(derive_seed(seed, *place))
+
+
+def seed_layers(seed: int, device: torch.device) -> None:
+    """For layers that draw from torch's own generator, such as dropout in an encoder that the user brought.
+
+    `torch.manual_seed` would format a stack trace for every kind of device that is absent: three a step.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
