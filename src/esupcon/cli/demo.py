@@ -56,9 +56,7 @@ def demo(
     ]
     answer(f"On {n_test:,} test digits with right labels, mean ± deviation (n seeds):")
     answer(table(["method", "accuracy, %", "gain over CE", "ECE, %"], rows))
-    say(
-        f"{time.monotonic() - started:.0f} s. A demonstration, its settings chosen to show a difference; not a study."
-    )
+    say(f"{time.monotonic() - started:.0f} s. A demonstration, its settings chosen to show a difference; not a study.")
     kept = (
         f"esupcon evaluate {out / 'esupcon-0'} digits"
         if out is not None
