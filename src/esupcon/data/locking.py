@@ -11,18 +11,22 @@ except ImportError:  # Windows: builders then work side by side, and the first t
     fcntl = None  # type: ignore[assignment]  # the absent module, tested for below
 
 
-@contextmanager
-def exclusive(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Hold the lock file `path`; with `waiting` None, do not wait. Yields whether it is held.
+_BUSY = -1  # in the place of a descriptor
 
-    The lock ends with the process, however that ends. It saves work and nothing else: whatever is built
-    under it is written beside and renamed, and stays whole on file systems that cannot lock.
+
+@contextmanager
+def exclusive(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[bool | None]:
+    """Hold the lock file `path`; with `waiting` None, do not wait.
+
+    Yields True where it is held, False where another process holds it, None where this place cannot lock. The lock
+    ends with the process, however that ends. It saves work and nothing else: whatever is built under it is written
+    beside and renamed, and stays whole on file systems that cannot lock.
     """
     descriptor = _acquire(path, waiting) if fcntl is not None else None
     try:
-        yield descriptor is not None
+        yield None if descriptor is None else descriptor != _BUSY
     finally:
-        if descriptor is not None:
+        if descriptor is not None and descriptor != _BUSY:
             with suppress(OSError):
                 path.unlink()  # while still held: whoever waits on it looks again under the name
             os.close(descriptor)
@@ -41,7 +45,7 @@ def _acquire(path: Path, waiting: Callable[[], None] | None) -> int | None:
             except BlockingIOError:
                 if waiting is None:
                     os.close(descriptor)
-                    return None
+                    return _BUSY
                 if not said:
                     waiting()
                     said = True

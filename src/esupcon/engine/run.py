@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,6 +23,11 @@ from esupcon.methods import Method, Stage
 from esupcon.models import Network
 
 RUN_FILE = "run.json"
+# What a process was writing beside its place when it was killed: files of a run, and the folder of its model.
+_UNFINISHED = re.compile(
+    r"\.(run\.json|result\.json|history\.jsonl|checkpoint.*|predictions\.npz|held_out\.npz|model)"
+    r"\.[0-9a-f]{8}(\.new|\.old)?"
+)
 Log = Callable[[str], None]
 
 
@@ -118,6 +125,7 @@ def claim_folder(folder: Path, key: str, spec: TrainSpec, *, overwrite: bool) ->
     A folder that holds another run is never continued: the error names the settings that differ.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    _sweep(folder)
     path = folder / RUN_FILE
     if path.exists() and not overwrite:
         known = read_json(path)
@@ -136,6 +144,15 @@ def claim_folder(folder: Path, key: str, spec: TrainSpec, *, overwrite: bool) ->
     settled: dict[str, Any] = {"key": key, "spec": spec.model_dump()}
     write_json(path, settled)
     return settled
+
+
+def _sweep(folder: Path) -> None:
+    for path in folder.iterdir():
+        if _UNFINISHED.fullmatch(path.name):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _difference(known: dict[str, Any], spec: TrainSpec) -> str:

@@ -1,12 +1,14 @@
 """A whole run: a source and a specification in, a trained classifier with its predictions and figures out.
 
 The folder of a run holds `model/` (the classifier), `result.json`, `predictions.npz` (test part), `held_out.npz`
-(the part of train that was held out), `history.jsonl`, `timing.jsonl` and, until it is finished, checkpoints.
+(the part of train that was held out), `embedding.npz` (some test samples and the prototypes, to be looked at),
+`history.jsonl`, `timing.jsonl` and, until it is finished, checkpoints.
 `result.json` is written last: a folder that has it is finished.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -19,8 +21,11 @@ from esupcon.data.scenarios import Scenario
 from esupcon.doctor import Finding, check_after
 from esupcon.engine import Fitted, TrainSpec, fit
 from esupcon.engine.checkpoints import Checkpoints
+from esupcon.engine.history import TIMING
 from esupcon.files import read_json, write_json
+from esupcon.pipeline.embedding import EMBEDDING_FILE, save_embedding
 from esupcon.pipeline.measures import measure
+from esupcon.pipeline.memory import peak_memory, reset_peak_memory
 from esupcon.pipeline.prepare import DataOptions, Log, Prepared, default_epochs, prepare
 from esupcon.pipeline.provenance import git_commit, is_first_process, versions
 from esupcon.pipeline.trained import MODEL_FOLDER, save_trained
@@ -70,14 +75,17 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     log: Log = lambda line: print(line, file=sys.stderr),
     progress: bool | None = None,
+    command: str | None = None,
 ) -> Result:
     """Load, apply the scenario, hold a part out, fit, measure, save.
 
     The same call again returns the stored result of a finished run and continues one that was stopped or killed; a
     folder that holds another run is refused, unless `overwrite`. With `choose_epochs` the number of epochs follows
     from the number of samples and `spec.epochs` is not read. `should_stop` as in `esupcon.engine.fit`.
+    `command` is what the record says was called; None: the command line of this process.
     """
     started = time.monotonic()
+    reset_peak_memory()
     folder = Path(out)
     first = is_first_process()
     say: Log = log if first else lambda line: None
@@ -107,9 +115,11 @@ def train(
     )
     outcome = _outcome(fitted, prepared, key, options)
     provenance = {
-        "command": " ".join(sys.argv),
+        "command": " ".join(sys.argv) if command is None else command,
         "source": str(Path(source).absolute()) if Path(source).exists() else os.fspath(source),
         "seconds": round(time.monotonic() - started, 3),
+        "train_seconds": _seconds_of_training(folder),
+        "peak_memory_bytes": peak_memory(),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "devices": devices,
         "commit": git_commit(),
@@ -171,7 +181,7 @@ def _difference(outcome: dict[str, Any], spec: TrainSpec, prepared: Prepared) ->
 def _remove_results(folder: Path) -> None:
     """Takes away what an earlier run left, the mark that it is finished first; nothing that is not ours."""
     model = folder / MODEL_FOLDER
-    ours = [folder / RESULT_FILE, folder / PREDICTIONS_FILE, folder / HELD_OUT_FILE]
+    ours = [folder / name for name in (RESULT_FILE, PREDICTIONS_FILE, HELD_OUT_FILE, EMBEDDING_FILE)]
     ours += [model / name for name in ("config.json", "model.safetensors", "README.md")]
     for path in ours:
         path.unlink(missing_ok=True)
@@ -211,6 +221,7 @@ def _store(result: Result, fitted: Fitted, prepared: Prepared, say: Log) -> None
             predictions = Predictions(fitted.logits(x), y)
             predictions.save(result.out / name)
             outcome["metrics"][part] = measure(predictions, dataset.classes)
+    save_embedding(result.out / EMBEDDING_FILE, fitted, dataset)
     if outcome["metrics"]["test"] is None:
         say("There is no test part, so nothing was measured on one.")
     for finding in _suspect_labels(fitted, prepared):
@@ -219,6 +230,12 @@ def _store(result: Result, fitted: Fitted, prepared: Prepared, say: Log) -> None
     save_trained(result.model, fitted, outcome, result.provenance)
     write_json(result.out / RESULT_FILE, result.as_dict())
     Checkpoints(result.out, fitted.key, say).clear()
+
+
+def _seconds_of_training(folder: Path) -> float:
+    """Of all the processes a run took: each adds its epochs to one file."""
+    lines = (folder / TIMING).read_text(encoding="utf-8").splitlines() if (folder / TIMING).exists() else []
+    return round(sum(float(json.loads(line)["seconds"]) for line in lines), 3)
 
 
 def _suspect_labels(fitted: Fitted, prepared: Prepared) -> list[Finding]:

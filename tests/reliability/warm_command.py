@@ -1,0 +1,102 @@
+"""A process that has everything imported and runs one request after the other, each in a fork of its own.
+
+Starting Python with torch takes seconds; a fork takes milliseconds, so a test can afford to kill dozens. A request is
+a line of JSON (see `Request` in warm.py); the answers are the pid of the fork, then its exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import traceback
+from typing import Any
+
+import torch
+
+import esupcon.cli.app
+import esupcon.estimator
+import esupcon.pipeline.evaluate
+import esupcon.pipeline.predict
+import esupcon.pipeline.training  # noqa: F401 - imported for the forks
+from esupcon.cli import main
+
+_FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")
+
+
+def _die_at_file_operation(folder: str, number: int, torn: bool) -> None:
+    """SIGKILL before the operation of this number on files below `folder`; what is `torn` loses its second half."""
+    count = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event not in _FILE_EVENTS or not str(arguments[0]).startswith(folder):
+            return
+        if torn and event != "os.rename":
+            return
+        count += 1
+        if count == number:
+            if torn and os.path.isfile(arguments[0]):
+                os.truncate(arguments[0], os.path.getsize(arguments[0]) // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def _address_space() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[0]) * resource.getpagesize()
+
+
+def _run(request: dict[str, Any]) -> int:
+    for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, request["out"], 1 | 64), (2, request["err"], 1 | 64)):
+        os.dup2(os.open(name, flags, 0o644), number)
+    os.environ.update(request["environment"])
+    if request["more_memory"] is not None:
+        limit = _address_space() + request["more_memory"]
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    if request["user"] is not None:
+        os.setgid(request["user"])
+        os.setuid(request["user"])
+    if request["die_at"] is not None:
+        _die_at_file_operation(**request["die_at"])
+    if request["script"] is not None:
+        exec(request["script"], {"__name__": "__main__"})
+        return 0
+    sys.argv = ["esupcon", *request["words"]]
+    return main(request["words"])
+
+
+def _in_fork(request: dict[str, Any]) -> None:
+    code = 70  # an error that nobody expected
+    try:
+        code = _run(request)
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                code = code or 74
+        os._exit(code)
+
+
+def serve() -> None:
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _in_fork(request)
+        print(pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
