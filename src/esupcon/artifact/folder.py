@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -14,7 +15,7 @@ from esupcon.artifact.config import CUSTOM, ArtifactConfig, config_text, parse_c
 from esupcon.artifact.weights import WEIGHTS, check_network, read_network, write_weights
 from esupcon.models import Network, resolve_spec
 
-__all__ = ["CARD", "CONFIG", "WEIGHTS", "read_artifact", "save_artifact"]
+__all__ = ["CARD", "CONFIG", "WEIGHTS", "read_artifact", "save_artifact", "surviving"]
 
 CONFIG, CARD = "config.json", "README.md"
 #: A config names classes and features; what is larger is not one.
@@ -62,7 +63,7 @@ def read_artifact(
     folder: str | os.PathLike[str], *, encoder: nn.Module | None = None
 ) -> tuple[Network, ArtifactConfig]:
     """What `save_artifact` wrote. Nothing in the folder is executed; what is not understood is refused."""
-    source = Path(folder)
+    source = surviving(Path(folder))
     if not source.is_dir():
         raise FileNotFoundError(f"no model at {source}. Pass the folder that a model was saved to.")
     for name in (CONFIG, WEIGHTS):
@@ -82,6 +83,15 @@ def read_artifact(
         return read_network(source / WEIGHTS, config, digest, encoder), config
     except ValueError as error:
         raise ValueError(f"{source} cannot be loaded: {error}") from error
+
+
+def surviving(folder: Path) -> Path:
+    """`folder`; or, where a process was killed just when it put a new model in its place, the old one put aside."""
+    if folder.exists():
+        return folder
+    name = re.compile(re.escape(f".{folder.name}.") + r"[0-9a-f]{8}\.old")
+    aside = [path for path in folder.parent.glob(".*.old") if name.fullmatch(path.name)]
+    return max(aside, key=lambda path: path.stat().st_mtime_ns) if aside else folder
 
 
 def _read_config(file: Path) -> tuple[ArtifactConfig, str]:

@@ -24,10 +24,7 @@ from esupcon.models import Network
 
 RUN_FILE = "run.json"
 # What a process was writing beside its place when it was killed: files of a run, and the folder of its model.
-_UNFINISHED = re.compile(
-    r"\.(run\.json|result\.json|history\.jsonl|checkpoint.*|predictions\.npz|held_out\.npz|model)"
-    r"\.[0-9a-f]{8}(\.new|\.old)?"
-)
+_UNFINISHED = re.compile(r"\.(.+\.(json|jsonl|npz|pt)|model)\.[0-9a-f]{8}(\.new|\.old)?")
 Log = Callable[[str], None]
 
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from esupcon.artifact import ArtifactConfig, Classifier, ImagePreprocessing, TablePreprocessing, save_artifact
 from esupcon.artifact.config import CUSTOM, in_one_line
-from esupcon.artifact.folder import CONFIG, WEIGHTS, read_artifact
+from esupcon.artifact.folder import CONFIG, WEIGHTS, read_artifact, surviving
 from esupcon.engine import TrainSpec
 from esupcon.estimator.inputs import Form, ImageForm, TableForm
 from esupcon.estimator.insight import Examples
@@ -45,9 +45,10 @@ def load(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> C
     as a `Classifier`; both have `predict`, `predict_proba`, `transform`, `classes_` and `prototypes_`. Nothing in the
     folder is executed. `encoder` is needed where the model was trained with a module of your own: the same module.
     """
-    folder = Path(path)
-    if not (folder / CONFIG).is_file() and (folder / "model" / CONFIG).is_file():
-        folder = folder / "model"
+    folder = surviving(Path(path))
+    inner = surviving(folder / "model")
+    if not (folder / CONFIG).is_file() and (inner / CONFIG).is_file():
+        folder = inner
     network, config = read_artifact(folder, encoder=encoder)
     record = config.training.get(RECORD)
     if record is None:

@@ -25,7 +25,7 @@ def versions() -> dict[str, str]:
 
 def git_commit() -> str | None:
     """The commit of the checkout this package runs from; None where it was installed or git is absent."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return None
     try:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esupcon.artifact import ArtifactConfig, Classifier, ImagePreprocessing, load_artifact, save_artifact
+from esupcon.artifact.folder import surviving
 from esupcon.engine import Fitted
 from esupcon.methods import get_method
 from esupcon.models import resolve_spec
@@ -67,7 +68,7 @@ class TrainedModel:
 def load_trained(path: str | os.PathLike[str]) -> TrainedModel:
     """The classifier in a folder: its own, or that of the run it came from."""
     folder = Path(path)
-    if (folder / MODEL_FOLDER).is_dir() and not (folder / "config.json").exists():
+    if surviving(folder / MODEL_FOLDER).is_dir() and not (folder / "config.json").exists():
         folder = folder / MODEL_FOLDER
     classifier = load_artifact(folder)
     if len(classifier.config.input_shape) != 3:
