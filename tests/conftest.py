@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 # Helpers that several test files share lie beside them.
-sys.path.extend(str(Path(__file__).parent / folder) for folder in ("", "engine"))
+sys.path.extend(str(Path(__file__).parent / folder) for folder in ("", "engine", "experiments"))
 
 settings.register_profile(
     "esupcon",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-LossName = Literal["ce", "supcon", "spce", "tightness", "esupcon"]
+LossName = str  # ce, supcon, spce, tightness, esupcon, or one given to `esupcon.engine.objective.register_loss`
 Output = Literal["embedding", "projection", "logits"]
 Part = Literal["encoder", "projector", "head"]
 
@@ -140,6 +140,18 @@ ESUPCON = Method(
 METHODS: dict[str, Method] = {
     method.key: method for method in (CE, SUPCON_CE, SUPCON_CE_N, SUPCON_TT, SPCE, SPCE_M, ESUPCON)
 }
+
+
+def register(method: Method) -> Method:
+    """Make an own method known by its key, to specifications, tables and the command line of this process.
+
+    The same method again changes nothing; another one under a known key is refused.
+    """
+    if not method.key.isidentifier():
+        raise ValueError(f"the key of a method must be a word of letters, digits and _; got {method.key!r}.")
+    if METHODS.setdefault(method.key, method) != method:
+        raise ValueError(f"there is another method {method.key!r} already. Give yours a key of its own.")
+    return method
 
 
 def get_method(method: str | Method) -> Method:

@@ -3,75 +3,97 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
+import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from esupcon.cli import options as shared
-from esupcon.cli.output import answer, answer_json, say, table
+from esupcon.cli.grid_view import GridView
+from esupcon.cli.output import answer, answer_json, complain, say, table
+from esupcon.cli.stopping import Stopper
+from esupcon.experiments.plan import Choice, make_plan
+from esupcon.experiments.profile import read_profile
+from esupcon.experiments.store import Store, StoredRun
+from esupcon.experiments.summary import Line, paired_gains, spread, summarise
+from esupcon.methods import METHODS
+
+TABLE, PROFILE, BASELINE = "demo", "smoke", "ce"
+FIELDS: dict[str, Any] = {}  # settings instead of the table's
 
 
 def demo(
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Keep the runs there; the same command again takes them up.", show_default=False
-        ),
-    ] = None,
+        Path,
+        typer.Option(metavar="DIR", help="Where the runs and the report go; the same command again takes them up."),
+    ] = Path("runs/demo"),
     as_json: shared.Json = False,
 ) -> None:
-    """See what it is about: few digits, a fifth of them mislabelled, three methods, three seeds, under a minute."""
-    from esupcon.pipeline import demo as plan  # noqa: PLC0415 - slow to import
+    """See what it is about: few digits, a fifth of them mislabelled, three methods, three seeds, a report."""
+    from esupcon.experiments.local import LocalExecutor  # noqa: PLC0415 - slow to import, as are the next
+    from esupcon.experiments.reproduce import Request, reproduce  # noqa: PLC0415
+    from esupcon.report.build import write_report  # noqa: PLC0415
 
     started = time.monotonic()
+    plan = make_plan(TABLE, read_profile(PROFILE), Choice(fields=FIELDS))
+    first = plan.rows[0].spec
+    methods = list(dict.fromkeys(row.method for row in plan.rows))
     say(
-        f"{plan.N_TRAIN} handwritten digits, {100 * plan.NOISE_RATE:.0f} % of their labels wrong; "
-        f"{len(plan.METHOD_KEYS)} methods x {len(plan.SEEDS)} seeds, all settings but the method equal."
+        f"{first.n_train} handwritten digits, {100 * (first.noise_rate or 0):.0f} % of their labels wrong; "
+        f"{len(methods)} methods x {len(plan.rows) // len(methods)} seeds, all settings but the method equal."
     )
-    with ExitStack() as stack:
-        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="esupcon-demo-")))
-        lines = plan.run_demo(
-            folder,
-            seeds=plan.SEEDS,
-            finished=lambda method, seed, accuracy: say(f"  {method}, seed {seed}: {100 * accuracy:.1f} %"),
-        )
-    if as_json:
-        answer_json(
-            {
-                "n_train": plan.N_TRAIN,
-                "noise_rate": plan.NOISE_RATE,
-                "settings": plan.SHARED,
-                "lines": [one.as_dict() for one in lines],
-            }
-        )
-        return
-    n_test = lines[0].n_test
-    rows = [
-        [one.title, _spread(one.accuracies), "" if one.key == plan.BASELINE else _gain(one.gains), _spread(one.eces)]
-        for one in lines
+    store, command = Store(out), ["esupcon", *sys.argv[1:]]
+    request, executor = Request((plan,), store, keep_models=True, command=command), LocalExecutor()
+    with Stopper() as stopper, GridView(store, executor.slots) as view:
+        standing = reproduce(request, executor, should_stop=stopper, watch=view, say=lambda line: None)
+        accuracies = view.accuracies(standing)
+    if stopper.signal is not None:
+        complain(f"stopped, and saved in {out}. To go on: {' '.join(command)}")
+        raise typer.Exit(stopper.exit_code)
+    if standing.failed:
+        raise ValueError(f"{len(standing.failed)} of the runs failed: {next(iter(standing.failed.values()))}")
+    line = summarise(plan.rows, accuracies)[0]
+    runs = {row.key: store.read(row.key) for row in plan.rows}
+    report = write_report(out, out / "report.html", command=" ".join(command))
+    figures = [
+        _figures(method, line, [runs[row.key] for row in plan.rows if row.method == method]) for method in methods
     ]
-    answer(f"On {n_test:,} test digits with right labels, mean ± deviation (n seeds):")
-    answer(table(["method", "accuracy, %", "gain over CE", "ECE, %"], rows))
-    say(f"{time.monotonic() - started:.0f} s. A demonstration, its settings chosen to show a difference; not a study.")
-    kept = (
-        f"esupcon evaluate {out / 'esupcon-0'} digits"
-        if out is not None
-        else "esupcon demo --out demo-runs   (keeps the models)"
+    if as_json:
+        answer_json({"settings": first.model_dump(), "report": str(report), "lines": figures})
+        return
+    answer(f"On {figures[0]['n_test']:,} test digits with right labels, mean ± deviation (n seeds):")
+    answer(table(["method", "accuracy, %", "gain over CE", "ECE, %"], [_row(one) for one in figures]))
+    say(f"{time.monotonic() - started:.0f} s. {plan.table.notes[0]}")
+    shown = next(row.key for row in plan.rows if row.method == methods[-1])
+    answer(
+        f"Report:  {report.absolute()}\n"
+        f"Next:    esupcon evaluate {store.run_folder(shown)} digits\n"
+        "         esupcon train YOUR_IMAGES --out runs/first\n"
+        "         esupcon methods"
     )
-    answer(f"Next:  {kept}\n       esupcon train YOUR_IMAGES --out runs/first\n       esupcon methods")
 
 
-def _spread(values: tuple[float, ...]) -> str:
-    from esupcon.pipeline.demo import deviation  # noqa: PLC0415 - slow to import
+def _figures(method: str, line: Line, runs: list[StoredRun]) -> dict[str, Any]:
+    accuracies = list(line.accuracies[method].values())
+    tests = [run.result["metrics"]["test"] for run in runs]
+    gains = paired_gains(line, method, BASELINE)
+    return {
+        "method": method,
+        "n": len(accuracies),
+        "n_test": tests[0]["n"],
+        "accuracies": accuracies,
+        "accuracy_mean": statistics.fmean(accuracies),
+        "gains_over_ce": gains,
+        "gain_over_ce_mean": statistics.fmean(gains),
+        "eces": [test["ece"] for test in tests],
+    }
 
-    return f"{100 * statistics.fmean(values):.1f} ± {100 * deviation(values):.1f} (n={len(values)})"
 
-
-def _gain(values: tuple[float, ...]) -> str:
-    from esupcon.pipeline.demo import deviation  # noqa: PLC0415 - slow to import
-
-    return f"{100 * statistics.fmean(values):+.1f} ± {100 * deviation(values):.1f}"
+def _row(figures: dict[str, Any]) -> list[str]:
+    gains = figures["gains_over_ce"]
+    gain = "" if figures["method"] == BASELINE else f"{100 * statistics.fmean(gains):+.1f}"
+    if gain and len(gains) > 1:
+        gain += f" ± {100 * statistics.stdev(gains):.1f}"
+    return [METHODS[figures["method"]].title, spread(figures["accuracies"]), gain, spread(figures["eces"])]

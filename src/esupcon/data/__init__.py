@@ -8,15 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esupcon.data.datasets import Dataset, load
+    from esupcon.data.datasets import Dataset, load, register_dataset
     from esupcon.data.sources import NAMES
     from esupcon.data.stream import ImageBatch, load_images
 
-__all__ = ["NAMES", "Dataset", "ImageBatch", "load", "load_images"]
+__all__ = ["NAMES", "Dataset", "ImageBatch", "load", "load_images", "register_dataset"]
 
 _HOMES = {
     "Dataset": "datasets",
     "load": "datasets",
+    "register_dataset": "datasets",
     "NAMES": "sources",
     "ImageBatch": "stream",
     "load_images": "stream",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,8 +44,9 @@ class Checkpoints:
                 continue
             try:
                 state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
-            except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
-                self.log(f"{self.folder / entry['file']} cannot be read ({error}); going back to the one before.")
+            except Exception as error:  # what is no checkpoint raises nearly anything, and runs nothing
+                reason = str(error).partition("\n")[0]
+                self.log(f"{self.folder / entry['file']} cannot be read ({reason}); going back to the one before.")
             else:
                 return state
         return None

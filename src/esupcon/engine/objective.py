@@ -89,10 +89,30 @@ def _prototypes(batch: BatchOutputs) -> Tensor:
     return batch.prototypes
 
 
-_LOSSES: dict[LossName, Callable[[Tensor, BatchOutputs, LossSettings], Tensor]] = {
+LossFunction = Callable[[Tensor, BatchOutputs, LossSettings], Tensor]
+_LOSSES: dict[LossName, LossFunction] = {
     "ce": _cross_entropy,
     "supcon": _supcon,
     "spce": _spce,
     "tightness": _tightness,
     "esupcon": _esupcon,
 }
+
+
+def register_loss(name: LossName, function: LossFunction) -> None:
+    """Make an own loss usable in the terms of methods: `function(z, batch, settings)`, z the term's output.
+
+    It must be a mean over the rows of z, restricted to `batch.anchors` where these are given, for runs in several
+    processes. Another function under a known name is refused.
+    """
+    known = _LOSSES.setdefault(name, function)
+    if known is not function and getattr(known, "__qualname__", 0) != getattr(function, "__qualname__", 1):
+        raise ValueError(f"there is another loss {name!r} already. Give yours a name of its own.")
+    _LOSSES[name] = function
+
+
+def check_losses(stages: tuple[Stage, ...]) -> None:
+    """A ValueError for a term whose loss nobody knows."""
+    unknown = [term.loss for stage in stages for term in stage.terms if term.loss not in _LOSSES]
+    if unknown:
+        raise ValueError(f"a loss must be one of {', '.join(_LOSSES)}, or registered; got {', '.join(unknown)}.")

@@ -19,6 +19,7 @@ from esupcon.engine.bfloat16 import bfloat16_works
 from esupcon.engine.checkpoints import Checkpoints
 from esupcon.engine.data import BatchPlan, TrainData, batch_of_views
 from esupcon.engine.history import History
+from esupcon.engine.objective import check_losses
 from esupcon.engine.run import RUN_FILE, Log, Position, Run, claim_folder
 from esupcon.engine.seeding import derive_seed
 from esupcon.engine.spec import TrainSpec
@@ -48,6 +49,7 @@ def start(
     log: Log,
 ) -> tuple[Run, dict[str, Any] | None]:
     """The run where it stands, and the optimiser's state if it stands within a stage."""
+    check_losses(get_method(spec.method).stages)
     key = spec.key(data=data.fingerprint, custom_encoder=None if encoder is None else repr(encoder))
     network = _initial_network(spec, data, encoder)
     if initial is not None:
@@ -152,6 +154,11 @@ def _settle_precision(spec: TrainSpec, data: TrainData, network: Network, settle
     if spec.precision != "auto":
         return spec.precision
     if "precision" in settled:
+        if settled["precision"] not in _FABRIC_PRECISION:
+            raise ValueError(
+                f"{RUN_FILE} names the precision {settled['precision']!r:.100}; expected one of "
+                f"{', '.join(_FABRIC_PRECISION)}. It is damaged: pass --overwrite to start over."
+            )
         return str(settled["precision"])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     indices = np.arange(min(PROBE_IMAGES, len(data.x)))
@@ -166,13 +173,26 @@ def _resume(run: Run) -> dict[str, Any] | None:
         run.history.restore([])
         run.tell(_examine(run))
         return None
+    try:
+        optimizer_state = _restore(run, state)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        assert run.checkpoints is not None
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"the checkpoint in {run.checkpoints.folder} is not one that this esupcon can continue ({reason}). "
+            "Pass --overwrite to start over."
+        ) from error
+    run.log(f"Continuing at epoch {run.position.epoch + 1}, step {run.position.step + 1} (run {run.key}).")
+    return optimizer_state
+
+
+def _restore(run: Run, state: dict[str, Any]) -> dict[str, Any] | None:
     run.network.load_state_dict(state["network"])
     run.position = Position(**state["position"])
     run.findings = [Finding.from_dict(finding) for finding in state["findings"]]
     run.unrecorded = [Finding.from_dict(finding) for finding in state["unrecorded"]]
     run.best_state, run.watch_state = state["best_state"], state["watch"]
     run.history.restore(state["history"])
-    run.log(f"Continuing at epoch {run.position.epoch + 1}, step {run.position.step + 1} (run {run.key}).")
     optimizer_state: dict[str, Any] | None = state["optimizer"]
     return optimizer_state
 

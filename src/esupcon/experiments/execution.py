@@ -46,7 +46,7 @@ def execute(
     return result
 
 
-def data_options(spec: RunSpec, data_dir: str | None) -> DataOptions:
-    # One process decodes: the others of its machine are busy with runs of their own.
-    options: dict[str, Any] = {**spec.data, "data_dir": data_dir, "workers": 1}
+def data_options(spec: RunSpec, data_dir: str | None, workers: int | None = 1) -> DataOptions:
+    """How a run reads its data. One process decodes: the others of its machine are busy with runs of their own."""
+    options: dict[str, Any] = {**spec.data, "data_dir": data_dir, "workers": workers}
     return DataOptions(**options)

@@ -48,7 +48,10 @@ class LocalExecutor:
     def submit(self, task: Task) -> None:
         index = next(i for i, worker in enumerate(self._processes) if worker is None or worker.is_idle)
         worker = self._processes[index]
-        if worker is None or not worker.is_alive:
+        if worker is not None and not worker.is_alive:
+            worker.end(time.monotonic())
+            worker = None
+        if worker is None:
             worker = _Worker(self._environment(index), self._events)
             self._processes[index] = worker
         worker.give(task)
@@ -124,6 +127,7 @@ class _Worker:
             self._process.stdin.close()
 
     def end(self, deadline: float) -> None:
+        self.ask_to_stop()
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

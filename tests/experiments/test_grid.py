@@ -1,0 +1,181 @@
+"""The driver, with an executor that does what the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from esupcon.experiments.execution import execute
+from esupcon.experiments.executor import Event, Task
+from esupcon.experiments.grid import Standing, run_grid
+from esupcon.experiments.spec import Row
+from esupcon.experiments.store import RESULT_FILE, Store, write_spec
+from small_grid import small_rows, task_maker
+
+
+class Scripted:
+    """Answers each submission of a key with the next of its script; without one, by storing the run."""
+
+    def __init__(self, store: Store, slots: int = 2, script: dict[str, list[Event]] | None = None) -> None:
+        self.slots, self.store, self.script = slots, store, script or {}
+        self.submitted: list[str] = []
+        self.closed = self.was_stopped = False
+        self._coming: list[Event] = []
+        self.in_hand: set[str] = set()
+        self.most_at_once = 0
+
+    def submit(self, task: Task) -> None:
+        self.submitted.append(task.key)
+        self.in_hand.add(task.key)
+        self.most_at_once = max(self.most_at_once, len(self.in_hand))
+        script = self.script.get(task.key)
+        self._coming.append(Event(task.key, "started"))
+        if script:
+            self._coming.append(script.pop(0))
+        else:
+            store_quickly(self.store, task)
+            self._coming.append(Event(task.key, "finished"))
+
+    def events(self, timeout: float) -> list[Event]:
+        found, self._coming = self._coming[:2], self._coming[2:]
+        self.in_hand -= {event.key for event in found if event.kind != "started"}
+        return found
+
+    def stop(self) -> None:
+        self.was_stopped = True
+        self._coming = [event for event in self._coming if event.kind != "started"]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def store_quickly(store: Store, task: Task) -> None:
+    """What a run leaves, as far as a driver looks at it."""
+    folder = store.work_folder(task.key)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_spec(folder, task.spec)
+    (folder / RESULT_FILE).write_text('{"metrics": {"test": null}, "provenance": {"seconds": 1.0}, "spec": {}}')
+    store.finish(task.key, folder)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path / "store")
+    made.create()
+    return made
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[Row]:
+    return small_rows(tmp_path, n_seeds=3)
+
+
+def run(rows: list[Row], store: Store, executor: Scripted, **more: object) -> tuple[Standing, list[str]]:
+    said: list[str] = []
+    standing = run_grid(rows, store, executor, task_maker(store), say=said.append, **more)  # type: ignore[arg-type]
+    assert executor.closed
+    places = [*standing.stored, *standing.finished, *standing.failed, *standing.stopped]
+    places += [*standing.pending, *standing.running, *standing.elsewhere]
+    assert sorted(places) == sorted(row.key for row in rows), "every key in exactly one place"
+    return standing, said
+
+
+def test_everything_is_computed_once(rows: list[Row], store: Store) -> None:
+    executor = Scripted(store)
+    standing, _ = run(rows, store, executor)
+    assert standing.is_complete
+    assert sorted(executor.submitted) == sorted(row.key for row in rows)
+    assert executor.most_at_once == 2
+
+
+def test_a_key_in_two_rows_is_one_run(rows: list[Row], store: Store) -> None:
+    executor = Scripted(store)
+    run_grid([*rows, *rows], store, executor, task_maker(store))
+    assert len(executor.submitted) == len(rows)
+
+
+def test_a_failure_is_tried_once_more(rows: list[Row], store: Store) -> None:
+    key = rows[2].key
+    executor = Scripted(store, script={key: [Event(key, "failed", "lost")]})
+    standing, said = run(rows, store, executor)
+    assert standing.is_complete
+    assert executor.submitted.count(key) == 2
+    assert said == [f"{rows[2].method} on {rows[2].dataset}, full, seed 2 failed and is tried once more: lost"]
+    assert store.failure(key) is None
+
+
+def test_twice_failed_is_listed_and_the_others_go_on(rows: list[Row], store: Store) -> None:
+    key = rows[0].key
+    executor = Scripted(store, script={key: [Event(key, "failed", "one"), Event(key, "failed", "two")]})
+    standing, _ = run(rows, store, executor)
+    assert standing.failed == {key: "two"}
+    assert standing.n_done == len(rows) - 1
+    assert store.failure(key) == "two"
+    again, _ = run(rows, store, Scripted(store))
+    assert again.is_complete
+    assert again.finished == [key]
+
+
+def test_what_would_fail_again_is_not_tried_again(rows: list[Row], store: Store) -> None:
+    key = rows[0].key
+    executor = Scripted(store, script={key: [Event(key, "failed", "wrong path", certain=True)]})
+    standing, _ = run(rows, store, executor)
+    assert standing.failed == {key: "wrong path"}
+    assert executor.submitted.count(key) == 1
+
+
+def test_a_run_elsewhere_is_waited_for(rows: list[Row], store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esupcon.experiments.grid._LOOK_AGAIN_SECONDS", 0.0)
+    done, given_up = rows[0].key, rows[1].key
+    executor = Scripted(store, script={key: [Event(key, "elsewhere")] for key in (done, given_up)})
+
+    with ExitStack() as of_the_other_command:
+        assert of_the_other_command.enter_context(store.locked(done))
+
+        def other_command(standing: Standing) -> None:
+            if done in standing.elsewhere:
+                store_quickly(store, task_maker(store)(rows[0]))
+                of_the_other_command.close()
+
+        standing, _ = run(rows, store, executor, watch=other_command)
+    assert standing.is_complete
+    assert executor.submitted.count(done) == 1
+    assert executor.submitted.count(given_up) == 2
+
+
+def test_stopping(rows: list[Row], store: Store) -> None:
+    keys = [row.key for row in rows]
+    executor = Scripted(store, slots=2, script={key: [Event(key, "stopped")] for key in keys})
+    asked = iter([False, True])
+    standing, _ = run(rows, store, executor, should_stop=lambda: next(asked, True))
+    assert executor.was_stopped
+    assert standing.stopped == keys[:2]
+    assert list(standing.pending) == keys[2:]
+
+
+def test_unavailable_runs_are_failed_without_being_tried(rows: list[Row], store: Store) -> None:
+    key = rows[3].key
+    executor = Scripted(store)
+    standing, _ = run(rows, store, executor, unavailable={key: "no such folder"})
+    assert standing.failed == {key: "no such folder"}
+    assert key not in executor.submitted
+    assert store.failure(key) == "no such folder"
+
+
+def test_a_damaged_run_is_put_aside_and_computed_again(rows: list[Row], store: Store) -> None:
+    folder = store.work_folder(rows[0].key)
+    stop: Callable[[], bool] = lambda: False  # noqa: E731
+    execute(rows[0].spec, folder, data_dir=None, keep_model=False, command="x", should_stop=stop, log=print)
+    store.finish(rows[0].key, folder)
+    executor = Scripted(store)
+    standing, said = run(rows[:1], store, executor)
+    assert (standing.stored, executor.submitted, said) == ([rows[0].key], [], [])
+    (store.run_folder(rows[0].key) / RESULT_FILE).write_text('{"metrics"')
+    standing, said = run(rows[:1], store, Scripted(store))
+    assert standing.finished == [rows[0].key]
+    assert len(said) == 1
+    assert "is computed again" in said[0]
+    assert len(list((store.root / "damaged").iterdir())) == 1
