@@ -13,7 +13,7 @@ from esupcon.cli.mistakes import is_mistake, one_line
 from esupcon.cli.output import printable
 from esupcon.methods import METHODS
 
-COMMANDS = ("train", "evaluate", "predict", "calibrate", "demo", "export", "methods")
+COMMANDS = ("train", "evaluate", "predict", "calibrate", "demo", "export", "methods", "reproduce", "status", "report")
 
 
 def test_every_command_has_an_example(esupcon) -> None:

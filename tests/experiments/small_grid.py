@@ -15,7 +15,9 @@ from tiny_images import write_npz
 ONE_THREAD_EACH = usable_cores()  # workers: more threads would only wait for each other on so small a network
 
 
-def small_rows(folder: Path, *, methods: tuple[str, ...] = ("ce", "esupcon"), n_seeds: int = 2, **train: Any) -> list[Row]:
+def small_rows(
+    folder: Path, *, methods: tuple[str, ...] = ("ce", "esupcon"), n_seeds: int = 2, **train: Any
+) -> list[Row]:
     data = folder / "corners.npz"
     if not data.exists():
         write_npz(data)

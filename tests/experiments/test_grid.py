@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from small_grid import small_rows, task_maker
 
 from esupcon.experiments.execution import execute
 from esupcon.experiments.executor import Event, Task
 from esupcon.experiments.grid import Standing, run_grid
 from esupcon.experiments.spec import Row
 from esupcon.experiments.store import RESULT_FILE, Store, write_spec
-from small_grid import small_rows, task_maker
 
 
 class Scripted:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_grid import ONE_THREAD_EACH, small_rows, task_maker
 
 from esupcon.experiments.executor import Event, Task
 from esupcon.experiments.grid import Standing, run_grid
 from esupcon.experiments.local import LocalExecutor, usable_cores
 from esupcon.experiments.spec import Row
 from esupcon.experiments.store import Store
-from small_grid import ONE_THREAD_EACH, small_rows, task_maker
 
 DRIVER = """
 import sys
@@ -31,9 +31,8 @@ from esupcon.experiments.store import Store
 from small_grid import ONE_THREAD_EACH, small_rows, task_maker
 store = Store(sys.argv[2])
 store.create()
-standing = run_grid(
-    small_rows(Path(sys.argv[1]), n_seeds=4, epochs=20), store, LocalExecutor(ONE_THREAD_EACH), task_maker(store), say=print
-)
+rows = small_rows(Path(sys.argv[1]), n_seeds=4, epochs=20)
+standing = run_grid(rows, store, LocalExecutor(ONE_THREAD_EACH), task_maker(store), say=print)
 assert standing.is_complete, standing
 """
 
@@ -81,7 +80,9 @@ def test_a_killed_worker_and_a_wrong_run(store: Store, tmp_path: Path) -> None:
                 os.kill(killed[0], signal.SIGKILL)
 
     said: list[str] = []
-    standing = run_grid(rows, store, LocalExecutor(ONE_THREAD_EACH), task_maker(store), watch=kill_once, say=said.append)
+    standing = run_grid(
+        rows, store, LocalExecutor(ONE_THREAD_EACH), task_maker(store), watch=kill_once, say=said.append
+    )
     assert len(killed) == 1
     assert "its process was ended by SIGKILL" in said[0]
     assert sorted(standing.finished) == sorted(row.key for row in rows[:2])
@@ -100,7 +101,7 @@ def _worker_of(store: Store, key: str) -> int:
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
             try:
-                if any(os.readlink(fd) == str(lock) for fd in (process / "fd").iterdir()):
+                if any(fd.readlink() == lock for fd in (process / "fd").iterdir()):
                     return int(process.name)
             except OSError:
                 continue

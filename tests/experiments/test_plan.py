@@ -38,7 +38,10 @@ def profile(**content: object) -> Profile:
 def test_an_own_table(table: str) -> None:
     rows = make_plan(table, profile(seeds=2)).rows
     assert [(r.setting, r.method, r.seed) for r in rows] == [
-        (setting, method, seed) for setting in ("n_train=100", "hard") for method in ("ce", "esupcon") for seed in (0, 1)
+        (setting, method, seed)
+        for setting in ("n_train=100", "hard")
+        for method in ("ce", "esupcon")
+        for seed in (0, 1)
     ]
     assert {r.table for r in rows} == {"mine"}
     assert [r.paper_accuracy for r in rows[:4]] == [50.5, 50.5, None, None]
@@ -56,7 +59,14 @@ def test_the_more_particular_wins(table: str) -> None:
     }
     rows = make_plan(table, profile(**layers), Choice(fields={"weight_decay": 0.5})).rows
     ce = next(r.spec.train for r in rows if r.method == "ce" and r.setting == "hard")
-    assert (ce.epochs, ce.lr, ce.temperature, ce.momentum, ce.batch_size, ce.weight_decay) == (1, 0.2, 0.3, 0.4, 32, 0.5)
+    assert (ce.epochs, ce.lr, ce.temperature, ce.momentum, ce.batch_size, ce.weight_decay) == (
+        1,
+        0.2,
+        0.3,
+        0.4,
+        32,
+        0.5,
+    )
 
 
 def test_a_profile_takes_columns_and_makes_them_smaller(table: str) -> None:

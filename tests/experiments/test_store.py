@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from small_grid import small_rows
 
 from esupcon.experiments.execution import execute
 from esupcon.experiments.spec import Row
 from esupcon.experiments.store import Store, write_spec
-from small_grid import small_rows
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +18,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Row]:
     """A complete folder of one run, to be copied."""
     home = tmp_path_factory.mktemp("finished")
     row = small_rows(home)[0]
-    execute(
-        row.spec, home / "run", data_dir=None, keep_model=False, command="x", should_stop=lambda: False, log=print
-    )
+    execute(row.spec, home / "run", data_dir=None, keep_model=False, command="x", should_stop=lambda: False, log=print)
     return home / "run", row
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from esupcon.cli import exit_codes
 from esupcon.cli.output import complain, say
 
 
@@ -55,6 +56,8 @@ def report(
     text = encoded(render(content, wanted))
     if out is None:
         sys.stdout.write(text.decode())
-        return
-    write_bytes(out, text)
-    say(f"{content.completeness} The report is in {out}.")
+    else:
+        write_bytes(out, text)
+        say(f"{content.completeness} The report is in {out}.")
+    if content.collected.complaints:
+        raise typer.Exit(exit_codes.PARTIAL)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn, optim
 
 from esupcon.doctor import Watch
+from esupcon.doctor.setting import LOSSES as KNOWN_LOSSES
 from esupcon.engine.accumulation import cached_backward
 from esupcon.engine.data import batch_of_views
 from esupcon.engine.evaluation import held_out_accuracy, outputs_of
@@ -47,7 +48,7 @@ def train_stage(run: Run, stage: Stage, optimizer_state: dict[str, Any] | None, 
     place, n_steps = run.position, run.n_steps(stage)
     n_epochs = math.ceil(n_steps / run.plan.steps_per_epoch)
     watch = run.watch = _watch(run, stage, n_steps)
-    if run.watch_state is not None:
+    if watch is not None and run.watch_state is not None:
         watch.load_state_dict(run.watch_state)
         run.watch_state = None
     progress.start_stage(run.method.title, place.stage, len(run.method.stages), n_epochs)
@@ -63,7 +64,7 @@ def train_stage(run: Run, stage: Stage, optimizer_state: dict[str, Any] | None, 
         while place.step < steps:
             lr = set_lr(optimizer, lr_factor(steps_before + place.step, n_steps, run.spec.warmup))
             loss = _take_step(run, stage, module, optimizer, run.plan.indices(order, place.step))
-            run.tell(watch.step(loss, lr))
+            run.tell([] if watch is None else watch.step(loss, lr))
             if not math.isfinite(loss):
                 raise TrainingFailed(_not_finite(run, loss))
             place.loss_sum += loss
@@ -151,14 +152,15 @@ def _timing(place: Position, seconds: float, images: int) -> dict[str, float]:
 
 
 def _end_epoch(
-    run: Run, stage: Stage, watch: Watch, lr: float, steps: int, timing: dict[str, float], progress: Progress
+    run: Run, stage: Stage, watch: Watch | None, lr: float, steps: int, timing: dict[str, float], progress: Progress
 ) -> bool:
     """Measures, records, asks the doctor; True where the run has been without progress for too long."""
     place = run.position
     accuracy = held_out_accuracy(run.network, run.data, run.device, head_is_trained="head" in stage.trains)
     accuracy = run.fabric.broadcast(accuracy)
     loss = place.loss_sum / steps
-    run.tell(watch.epoch(place.epoch, loss, accuracy, **_sample(run, stage)))
+    if watch is not None:
+        run.tell(watch.epoch(place.epoch, loss, accuracy, **_sample(run, stage)))
     record: dict[str, Any] = {
         "stage": place.stage,
         "epoch": place.epoch,
@@ -189,10 +191,13 @@ def _sample(run: Run, stage: Stage) -> dict[str, Any]:
     return {**{name: value.float().cpu() for name, value in sample.items()}, "labels": run.data.y[rows]}
 
 
-def _watch(run: Run, stage: Stage, n_steps: int) -> Watch:
+def _watch(run: Run, stage: Stage, n_steps: int) -> Watch | None:
+    """The doctor, who judges a loss by what it can reach: of an own loss nobody has told him that."""
     losses: dict[str, float] = {}
     for term in stage.terms:
         losses[term.loss] = losses.get(term.loss, 0.0) + term.weight
+    if not set(losses) <= set(KNOWN_LOSSES):
+        return None
     return Watch(
         losses=losses,
         n_batch=run.plan.batch_size,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 import time
 import uuid
@@ -15,6 +16,7 @@ from esupcon.experiments.store import Store
 from esupcon.files import write_bytes
 
 _LOST_WORKERS = 3  # so many dead workers or nodes a run survives before it counts as failed
+_PATIENCE_SECONDS = 10.0
 _CHECKPOINT_PREFIX = "checkpoint"
 
 
@@ -37,6 +39,7 @@ class RayExecutor:
         if self._started_here:
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "include_dashboard": False}
             if address != "local":
+                _check_that_someone_listens(address)
                 options = {"address": address, "log_to_driver": False, "logging_level": "error"}
             try:
                 ray.init(**options)
@@ -102,6 +105,17 @@ class RayExecutor:
 
     def _release(self, task: Task) -> None:
         self._locks.pop(task.key).close()
+
+
+def _check_that_someone_listens(address: str) -> None:
+    """Ray itself asks for minutes before it gives up; a wrong address is said at once."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # `auto`, or a form that Ray alone understands
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"there is no Ray cluster at {address}: {error}. Check the address.") from None
 
 
 def _slots(resources: dict[str, float], cpus: float, gpus: float) -> int:
