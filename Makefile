@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/find-python
 	@PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $@
 
-demo: $(STAMP)  ## train CE beside ESupCon and SupCon+Tt on embedded data
+demo: $(STAMP)  ## train CE beside ESupCon and SupCon+Tt on embedded data, and write a report
 	$(BIN)/esupcon demo --out runs/demo
 
 test: $(STAMP)  ## run all tests
@@ -40,6 +40,7 @@ bench: $(STAMP)  ## speed and memory beside the peers
 	$(BIN)/python benchmarks/augment.py
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/grid.py
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
