@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.esupcon-installed
 
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test check format bench soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -41,6 +41,11 @@ bench: $(STAMP)  ## speed and memory beside the peers
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/grid.py
+
+soak: $(STAMP)  ## the long versions of the reliability tests: about two hours
+	ESUPCON_SOAK=1 $(BIN)/python -m pytest -m reliability --timeout 7200
+	$(BIN)/python fuzz/run.py --cases 20000
+	$(BIN)/python scripts/soak.py
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

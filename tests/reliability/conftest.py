@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,12 +46,3 @@ def shared_run(warm: Warm, corners: Path, tmp_path_factory: pytest.TempPathFacto
 def run(shared_run: Path, tmp_path: Path) -> Path:
     """A finished run, which a test may change."""
     return Path(shutil.copytree(shared_run, tmp_path / "run"))
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user may enter, unlike pytest's own."""
-    with tempfile.TemporaryDirectory(prefix="esupcon-test-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder

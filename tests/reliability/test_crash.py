@@ -89,7 +89,7 @@ def test_killed_at_file_operations(warm: Warm, tmp_path: Path, long_version: boo
     reference = tmp_path / "reference"
     assert warm.esupcon(*words, "--out", reference).code == 0
     rng = random.Random(7)
-    numbers = [number for number in range(1, 1000) if long_version or rng.random() < (0.2 if torn else 0.07)]
+    numbers = [number for number in range(1, 1000) if long_version or rng.random() < (0.12 if torn else 0.04)]
     deaths = 0
     for number in numbers:
         folder = tmp_path / f"run{number}"
@@ -103,7 +103,7 @@ def test_killed_at_file_operations(warm: Warm, tmp_path: Path, long_version: boo
         assert again.code == 0, again.err
         assert_same(folder, reference)
         assert_nothing_left_over(folder, reference)
-    assert deaths >= 5
+    assert deaths >= 3
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -170,3 +170,4 @@ def test_a_model_that_is_being_replaced_survives_its_writer(warm: Warm, run: Pat
             assert {**config, "calibration_temperature": None} == before
     assert deaths >= 5
     assert warm.esupcon("evaluate", run, corners).code == 0
+    assert not list(run.glob(".model.*.old"))

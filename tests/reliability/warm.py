@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 @dataclass
 class Request:
-    """`words` for `esupcon`, or a `script`. `more_memory` bounds what it may still allocate, `user` is who it runs as,
-    `die_at` the file operation before which it is killed: {"folder", "number", "torn"}."""
+    """`words` for `esupcon`, or a `script`. `more_memory` bounds what it may still allocate; it `obeys_permissions`
+    even as root; it is killed before the file operation `die_at`, {"folder", "number", "torn"}."""
 
     words: list[str] = field(default_factory=list)
     script: str | None = None
     more_memory: int | None = None
-    user: int | None = None
+    obeys_permissions: bool = False
     die_at: dict[str, Any] | None = None
     environment: dict[str, str] = field(default_factory=dict)
     out: str = ""
@@ -55,8 +55,9 @@ class Warm:
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        self._process.kill()  # it waits for a request and has nothing to lose
         self._process.wait(timeout=60)
+        self._process.stdin.close()
         self._process.stdout.close()
 
     def esupcon(self, *words: object, **options: Any) -> Ended:
@@ -83,9 +84,12 @@ class Warm:
                 request.out = f"{folder}/out"
             request.err = f"{folder}/err"
             pid = int(self._ask(request))
+            ended = threading.Event()
             if kill_after is not None:
-                threading.Thread(target=_signal_later, args=(pid, send, kill_after, once), daemon=True).start()
+                later = threading.Thread(target=_signal_later, args=(pid, send, kill_after, once, ended), daemon=True)
+                later.start()
             code = int(self._answer())
+            ended.set()
             out = Path(request.out)
             return Ended(code, out.read_text() if out.is_file() else "", Path(request.err).read_text())
 
@@ -102,13 +106,10 @@ class Warm:
         return line
 
 
-def _signal_later(pid: int, number: signal.Signals, seconds: float, once: Path | None) -> None:
-    give_up = time.monotonic() + 60
-    while once is not None and not (once.is_file() and once.stat().st_size) and time.monotonic() < give_up:
-        time.sleep(0.002)
-    time.sleep(seconds)
-    try:
-        # The server waits for its fork, so that the pid is still its own unless it has just ended.
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
+def _signal_later(pid: int, number: signal.Signals, seconds: float, once: Path | None, ended: threading.Event) -> None:
+    while once is not None and not (once.is_file() and once.stat().st_size):
+        if ended.wait(0.002):
+            return
+    if not ended.wait(seconds):
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, number)

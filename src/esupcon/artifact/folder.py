@@ -55,7 +55,8 @@ def save_artifact(
         _put_in_place(beside, target, replaced)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    shutil.rmtree(replaced, ignore_errors=True)
+    for old in _put_aside(target):
+        shutil.rmtree(old, ignore_errors=True)
     return target
 
 
@@ -89,9 +90,12 @@ def surviving(folder: Path) -> Path:
     """`folder`; or, where a process was killed just when it put a new model in its place, the old one put aside."""
     if folder.exists():
         return folder
+    return max(_put_aside(folder), key=lambda path: path.stat().st_mtime_ns, default=folder)
+
+
+def _put_aside(folder: Path) -> list[Path]:
     name = re.compile(re.escape(f".{folder.name}.") + r"[0-9a-f]{8}\.old")
-    aside = [path for path in folder.parent.glob(".*.old") if name.fullmatch(path.name)]
-    return max(aside, key=lambda path: path.stat().st_mtime_ns) if aside else folder
+    return [path for path in folder.parent.glob(".*.old") if name.fullmatch(path.name)]
 
 
 def _read_config(file: Path) -> tuple[ArtifactConfig, str]:

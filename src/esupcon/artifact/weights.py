@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +50,14 @@ def write_weights(file: Path, network: Network, config_digest: str) -> None:
         "config_sha256": config_digest,
         "tensors_sha256": _tensors_digest(tensors),
     }
-    save_file(tensors, file, metadata={SEAL: json.dumps(seal)})
+    try:
+        save_file(tensors, file, metadata={SEAL: json.dumps(seal)})
+    except SafetensorError as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        number = int(found[1])  # the library hides what the system said, such as that the disk is full
+        raise OSError(number, os.strerror(number), str(file)) from error
 
 
 def check_network(network: Network, config: ArtifactConfig) -> None:

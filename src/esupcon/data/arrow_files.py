@@ -34,10 +34,9 @@ class ArrowImages:
             yield from islice(self._in_file(file), max(1, n // len(self._files)))
 
     def _in_file(self, file: Path) -> Iterator[Encoded]:
-        for column in column_pieces(file, self._column):
-            for start in range(0, len(column), _ROWS):
-                for cell in column.slice(start, _ROWS).to_pylist():
-                    yield _encoded(cell, file.parent)
+        for cells in column_cells(file, self._column):
+            for cell in cells:
+                yield _encoded(cell, file.parent)
 
     def name(self, i: int) -> str:
         for file, count in zip(self._files, self._counts, strict=True):
@@ -74,29 +73,54 @@ def opened(file: Path) -> Iterator[Any]:
     """A ParquetFile, or the stream of record batches that `datasets` writes."""
     pa = pyarrow_module()
     try:
-        if file.suffix.lower() == ".parquet":
+        if _is_parquet(file):
             with pa.parquet.ParquetFile(file) as table:
+                _refuse_swollen(table.metadata.num_rows, file)
                 yield table
         else:
             with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
                 yield stream
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(f"{file} cannot be read: {' '.join(str(error).split())}.") from None
 
 
-def column_pieces(file: Path, column: str) -> Iterator[Any]:
-    """The column, some rows at a time."""
+def column_cells(file: Path, column: str) -> Iterator[list[Any]]:
+    """The values of the column, some rows at a time."""
     with opened(file) as table:
-        parquet = file.suffix.lower() == ".parquet"
-        for batch in table.iter_batches(batch_size=_ROWS, columns=[column]) if parquet else table:
+        for batch in _batches(table, file, column):
             where = batch.schema.get_field_index(column)
             if where < 0:
                 raise ValueError(f"{file} has no column {column!r}, unlike the others.")
-            yield batch.column(where)
+            values = batch.column(where)
+            for start in range(0, len(values), _ROWS):
+                yield values.slice(start, _ROWS).to_pylist()
+
+
+def _batches(table: Any, file: Path, column: str) -> Iterator[Any]:
+    if _is_parquet(file):
+        yield from table.iter_batches(batch_size=_ROWS, columns=[column])
+        return
+    rows = 0
+    for batch in table:
+        rows += batch.num_rows
+        _refuse_swollen(rows, file)
+        batch.validate(full=True)  # the file's word on where a value lies is else believed, be it outside the file
+        yield batch
 
 
 def _n_rows(file: Path) -> int:
     with opened(file) as table:
-        if file.suffix.lower() == ".parquet":
+        if _is_parquet(file):
             return int(table.metadata.num_rows)
         return sum(batch.num_rows for batch in table)
+
+
+def _is_parquet(file: Path) -> bool:
+    return file.suffix.lower() == ".parquet"
+
+
+def _refuse_swollen(rows: int, file: Path) -> None:
+    """No image takes less than a byte; a column that repeats one value may claim any number of rows."""
+    size = file.stat().st_size
+    if rows > size:
+        raise ValueError(f"{file} claims {rows:,} rows or more in {size:,} bytes: it holds no images.")

@@ -1,6 +1,7 @@
 """Decoded images on disk: built once under a key of what they were made from, then memory-mapped.
 
-An entry is a folder, `images.u8` (the raw array) and `entry.json` (its shape and what was met on the way). It is
+An entry is a folder, `images.u8` (the raw array) and `entry.json` (its shape, what was met on the way, and a checksum
+of all that, which is compared whenever the entry is used: disks forget, and a wrong pixel would not be seen). It is
 built beside, under a name of its own, and renamed when whole; so an entry that exists is complete, whoever
 was interrupted and however many were building it.
 """
@@ -8,11 +9,13 @@ was interrupted and however many were building it.
 import errno
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
 import socket
 import tempfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +28,7 @@ from esupcon.data.locking import exclusive
 from esupcon.data.progress import Say
 
 _IMAGES, _ENTRY = "images.u8", "entry.json"
+_BLOCK = 1 << 24
 
 # fill(file, rows) writes the rows and returns the ones to leave out, and a record to keep with the entry.
 Fill = Callable[[Path, NDArray[np.uint8]], tuple[list[int], dict[str, object]]]
@@ -59,6 +63,8 @@ def entry(folder: Path | None, key: str, shape: tuple[int, int, int, int], fill:
     with exclusive(folder / f"{key}.lock", waiting) as locked:
         found = _read(target)
         if found is None:
+            if target.exists():
+                note(f"the decoded images in {target} are damaged; they are decoded again")
             if locked:
                 _sweep(folder, key)
             _remove(target)  # what lies there could not be read
@@ -83,7 +89,7 @@ def _build(folder: Path, key: str, shape: tuple[int, int, int, int], fill: Fill)
 def _write(folder: Path, shape: tuple[int, int, int, int], fill: Fill) -> None:
     file = folder / _IMAGES
     _allocate(file, shape)
-    n, row = shape[0], int(np.prod(shape[1:]))
+    n, row = shape[0], math.prod(shape[1:])
     left_out: list[int] = []
     record: dict[str, object] = {}
     if n:
@@ -93,13 +99,14 @@ def _write(folder: Path, shape: tuple[int, int, int, int], fill: Fill) -> None:
         rows.flush()
         del rows
     os.truncate(file, n * row)
-    text = json.dumps({"shape": [n, *shape[1:]], "record": record})
+    content: dict[str, object] = {"shape": [n, *shape[1:]], "record": json.loads(json.dumps(record))}
+    text = json.dumps({**content, "crc32": _checksum(content, _mapped(file, (n, *shape[1:])))})
     (folder / _ENTRY).write_text(text, encoding="utf-8")
 
 
 def _allocate(file: Path, shape: tuple[int, ...]) -> None:
     """Claim the disk space now: writing to a mapped hole on a full disk kills the process with a bus error."""
-    size = int(np.prod(shape))
+    size = math.prod(shape)
     free = shutil.disk_usage(file.parent).free
     message = (
         f"{shape[0]:,} images of {shape[2]}x{shape[3]} need {size / 1e9:.1f} GB in {file.parent.parent}, which has "
@@ -128,16 +135,28 @@ def _close_gaps(rows: NDArray[np.uint8], left_out: list[int]) -> int:
 
 def _read(target: Path) -> Entry | None:
     try:
-        entry_json = json.loads((target / _ENTRY).read_text(encoding="utf-8"))
-        shape = tuple(int(n) for n in entry_json["shape"])
-        file = target / _IMAGES
-        if len(shape) != 4 or file.stat().st_size != int(np.prod(shape)):
+        content = json.loads((target / _ENTRY).read_text(encoding="utf-8"))
+        checksum, (n, channels, height, width) = content.pop("crc32"), content["shape"]
+        file, shape = target / _IMAGES, (int(n), int(channels), int(height), int(width))
+        if min(shape) < 0 or file.stat().st_size != math.prod(shape):
             return None
-        if shape[0] == 0:
-            return Entry(np.empty(shape, np.uint8), dict(entry_json["record"]))
-        return Entry(np.memmap(file, np.uint8, mode="c", shape=shape), dict(entry_json["record"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        images = _mapped(file, shape)
+        return Entry(images, dict(content["record"])) if _checksum(content, images) == checksum else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def _mapped(file: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    # An empty file cannot be mapped.
+    return np.memmap(file, np.uint8, mode="c", shape=shape) if math.prod(shape) else np.empty(shape, np.uint8)
+
+
+def _checksum(content: dict[str, object], images: NDArray[np.uint8]) -> int:
+    checksum = zlib.crc32(json.dumps(content, sort_keys=True).encode())
+    flat = images.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        checksum = zlib.crc32(flat[start : start + _BLOCK].data, checksum)
+    return checksum
 
 
 def _in_memory(shape: tuple[int, int, int, int], fill: Fill) -> Entry:

@@ -1,5 +1,6 @@
 """Unpacking an archive: plain files and folders only, none outside, and in place only when all are there."""
 
+import errno
 import lzma
 import os
 import shutil
@@ -17,6 +18,8 @@ from esupcon.data.progress import Say, progress_bar
 
 _MOST_BYTES = 32 << 30
 _BLOCK = 1 << 20
+# What the system says of places and names that no sound archive has.
+_NONSENSE = (errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EILSEQ)
 
 # name, whether a plain file (or else a folder), and how to open it
 _Member = tuple[str, bool, Callable[[], IO[bytes]]]
@@ -66,7 +69,7 @@ def _unpack(archive: Path, into: Path) -> None:
                         target.write(block)
                 advance(1)
     except OSError as error:
-        if error.errno is None:  # gzip's way to speak of a damaged file
+        if error.errno is None or error.errno in _NONSENSE:  # None is gzip's way to speak of a damaged file
             raise _damaged(archive, error) from error
         raise OSError(f"{archive} cannot be unpacked in {into.parent}: {os.strerror(error.errno)}.") from error
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:

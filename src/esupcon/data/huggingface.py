@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from esupcon.data.arrow_files import ArrowImages, column_pieces, opened, pyarrow_module
+from esupcon.data.arrow_files import ArrowImages, column_cells, opened, pyarrow_module
 from esupcon.data.folders import TEST_NAMES, TRAIN_NAMES
 from esupcon.data.labels import RawLabels, encode_labels
 from esupcon.data.listing import Listing
@@ -44,6 +44,8 @@ def list_arrow(source: Path, note: Say, *, image_column: str | None = None, labe
         if name not in (train_name, test_name):
             note(f"the part {name!r} of {source} is not read")
     names = features.get(label, {}).get("names")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ValueError(f"{source} notes {names!r:.100} as the names of its classes; expected a list of texts.")
     coded, coded_test, classes = encode_labels(y_train, y_test, names, source)
     files = parts[train_name] + (parts[test_name] if test_name else [])
     labels = coded if coded_test is None else np.concatenate([coded, coded_test])
@@ -68,7 +70,9 @@ def _parts(source: Path) -> dict[str, list[Path]]:
         return {"train": [source]}
     if (source / "dataset_dict.json").is_file():
         names = _json(source / "dataset_dict.json").get("splits", [])
-        return {str(name): _arrow_files(source / str(name)) for name in names}
+        if not isinstance(names, list) or not all(isinstance(name, str) and Path(name).name == name for name in names):
+            raise ValueError(f"{source / 'dataset_dict.json'} must list names of folders; got {names!r:.100}.")
+        return {name: _arrow_files(source / name) for name in names}
     if (source / "state.json").is_file():
         return {"train": _arrow_files(source)}
     parts: dict[str, list[Path]] = {}
@@ -88,7 +92,10 @@ def _arrow_files(folder: Path) -> list[Path]:
     state = _json(folder / "state.json")
     if state.get("_indices_data_files"):
         raise ValueError(f"{folder} was saved with a selection of rows beside it. Save it after flatten_indices().")
-    files = [folder / Path(str(entry.get("filename"))).name for entry in state.get("_data_files", [])]
+    entries = state.get("_data_files", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f"{folder / 'state.json'} is not what `datasets` writes. Save the data set again.")
+    files = [folder / Path(str(entry.get("filename"))).name for entry in entries]
     absent = [file.name for file in files if not file.is_file()]
     if absent or not files:
         raise FileNotFoundError(f"{folder} lacks {', '.join(absent) or 'Arrow files'}. Save the data set again.")
@@ -100,7 +107,7 @@ def _json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} is missing. Save the data set again.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None
     if isinstance(content, dict):
         return content
@@ -115,7 +122,7 @@ def _schema(files: list[Path]) -> tuple[Any, dict[str, Any]]:
     features: Any = None
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         info = file.parent / "dataset_info.json"
         if info.is_file():
             features = _json(info).get("features")
@@ -160,10 +167,14 @@ def _choose(
 def _labels(files: list[Path], column: str) -> RawLabels:
     values: list[Any] = []
     for file in files:
-        for piece in column_pieces(file, column):
-            values += piece.to_pylist()
+        for cells in column_cells(file, column):
+            values += cells
     if any(value is None for value in values):
         raise ValueError(f"{files[0].parent}: the column {column!r} has rows without a label. Remove them.")
     if not values:
         return np.empty(0, np.int64)
+    kinds = {type(value) for value in values}
+    if not kinds <= {int, bool, float, str, bytes}:
+        found = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(f"{files[0].parent}: the column {column!r} holds {found}; labels are whole numbers or names.")
     return np.array(values)

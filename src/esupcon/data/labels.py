@@ -47,7 +47,7 @@ def _plain(labels: RawLabels, source: object) -> RawLabels:
     if kind == "S":
         return np.char.decode(labels, "utf-8", "replace")
     if kind == "f":
-        whole = np.isfinite(labels) & (labels == np.floor(labels))
+        whole = (np.abs(labels) < 2.0**53) & (labels == np.floor(labels))  # so written, NaN is none either
         if not whole.all():
             raise ValueError(f"{source}: labels must be whole numbers or names; {labels[~whole][0]} is neither.")
     elif kind not in "iubU":

@@ -1,7 +1,5 @@
 """Arrays in a .npz file: x_train, y_train, and where there are any x_test, y_test and classes."""
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from numpy.typing import NDArray
 from esupcon.data.labels import encode_labels
 from esupcon.data.listing import Arrays
 from esupcon.data.progress import Say
+from esupcon.npz_file import NotPlainArrays, array_names, read_arrays
 
 # Further names the same things go by, in files that other libraries write.
 _NAMES = {
@@ -54,25 +53,14 @@ def read_npz(file: Path, note: Say, *, layout: str | None = None) -> Arrays:
 def _content(file: Path) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """The arrays that mean something here, under our names, and the names of all there are."""
     try:
-        with file.open("rb") as handle:  # opened here, for NumPy forgets to close what it cannot read
-            archive = np.load(handle, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise ValueError("it is a single array, not an archive of several")  # noqa: TRY004, TRY301
-            present = {name.lower(): name for name in archive.files}
-            found = {}
-            for name, usual in _NAMES.items():
-                key = next((present[one] for one in usual if one in present), None)
-                if key is not None:
-                    found[name] = np.atleast_1d(archive[key])
-            return found, archive.files
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError) as error:
-        if "allow_pickle" in str(error) or "pickled" in str(error):
-            reason = "it holds Python objects, which are not read; save plain numbers and text"
-        else:
-            reason = " ".join(str(error).split())
+        held = array_names(file)
+        present = {name.lower(): name for name in held}
+        chosen = {name: next((present[one] for one in usual if one in present), None) for name, usual in _NAMES.items()}
+        keys = {name: key for name, key in chosen.items() if key is not None}
+        arrays = read_arrays(file, set(keys.values()))
+    except NotPlainArrays as reason:
         raise ValueError(f"{file} cannot be read as .npz: {reason}.") from None
-    except MemoryError:
-        raise ValueError(f"{file} holds more than fits into memory.") from None
+    return {name: np.atleast_1d(arrays[key]) for name, key in keys.items()}, held
 
 
 def _class_names(names: NDArray[Any], file: Path) -> list[str]:

@@ -22,7 +22,8 @@ def data_root(data_dir: str | os.PathLike[str] | None) -> Path:
     """`data_dir`, else $ESUPCON_DATA, else the platform's cache folder."""
     chosen = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
     root = Path(chosen).expanduser() if chosen else platform_cache()
-    if root.exists() and not root.is_dir():
+    # These say no where a folder above may not be entered, as may be of a home that is not the user's; pathlib raises.
+    if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112
         raise NotADirectoryError(f"the data folder must be a directory; {root} is a file. Pass its parent.")
     return root.absolute()
 

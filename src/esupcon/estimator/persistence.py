@@ -55,9 +55,10 @@ def load(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> C
         return Classifier(network, config)
     try:
         return _restored(network, config, record, folder, encoder)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        reason = " ".join(str(error).split())
         raise ValueError(
-            f"{folder / CONFIG} cannot be used: what it says of the estimator is not understood ({error}). "
+            f"{folder / CONFIG} cannot be used: what it says of the estimator is not understood ({reason}). "
             "Save the classifier again."
         ) from error
 
@@ -76,7 +77,10 @@ def save_estimator(
             "embedding": torch.from_numpy(estimator.examples_.embedding),
             "codes": torch.from_numpy(estimator.examples_.codes),
         }
-        write_bytes(folder / EXAMPLES, to_bytes(tensors, metadata={"model": _digest(folder / WEIGHTS)}))
+        arrays = (estimator.examples_.embedding, estimator.examples_.codes)
+        metadata = {"model": _digest(folder / WEIGHTS), "content": _digest_of_arrays(*arrays)}
+        # One text: the library writes several in random order, and equal models should be equal files.
+        write_bytes(folder / EXAMPLES, to_bytes(tensors, metadata={"esupcon": json.dumps(metadata)}))
     return folder
 
 
@@ -205,21 +209,31 @@ def _read_examples(folder: Path, n_classes: int, dim: int) -> Examples | None:
         return None
     try:
         with safe_open(file, framework="np") as opened:
-            if (opened.metadata() or {}).get("model") != _digest(folder / WEIGHTS):
+            marks = json.loads((opened.metadata() or {})["esupcon"])
+            if marks["model"] != _digest(folder / WEIGHTS):
                 return None
             embedding, codes = opened.get_tensor("embedding"), opened.get_tensor("codes")
-    except SafetensorError as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{EXAMPLES} is damaged: {error}") from error
     fits = embedding.ndim == 2 and embedding.shape[1] == dim and codes.shape == (len(embedding),)
     if not fits or embedding.dtype != np.float32 or codes.dtype != np.int64 or not np.isfinite(embedding).all():
         raise ValueError(f"{EXAMPLES} does not hold what it should")
     if len(codes) == 0 or codes.min() < 0 or codes.max() >= n_classes:
         raise ValueError(f"{EXAMPLES} holds labels of other classes")
+    if marks["content"] != _digest_of_arrays(embedding, codes):
+        raise ValueError(f"{EXAMPLES} does not hold what was saved: its digest differs")
     return Examples(embedding, codes)
 
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str | tuple)
+
+
+def _digest_of_arrays(*arrays: NDArray[Any]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _digest(file: Path) -> str:

@@ -1,8 +1,6 @@
 """Where torch ends: a classifier's logits on labelled samples, as NumPy arrays in one file."""
 
 import os
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -11,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from esupcon.files import write_whole
+from esupcon.npz_file import NotPlainArrays, read_arrays
 from esupcon.probability.posteriors import softmax
 from esupcon.probability.validation import FloatArray, IntArray, as_labels, as_logits
 
@@ -52,20 +51,10 @@ class Predictions:
         if not source.is_file():
             raise FileNotFoundError(f"no predictions at {source}. Pass the .npz file that Predictions.save wrote.")
         try:
-            with np.load(source, allow_pickle=False) as archive:
-                logits, labels = archive["logits"], archive["labels"]
-        except (
-            ValueError,
-            KeyError,
-            IndexError,
-            TypeError,
-            EOFError,
-            OSError,
-            zipfile.BadZipFile,
-            zlib.error,
-        ) as error:
+            arrays = read_arrays(source, ("logits", "labels"))
+        except NotPlainArrays as reason:
             raise ValueError(
                 f"{source} must be an .npz file with plain arrays 'logits' and 'labels'; it could not be read as one "
-                f"({type(error).__name__}). Write it with Predictions.save."
-            ) from error
-        return cls(logits, labels)
+                f"({reason}). Write it with Predictions.save."
+            ) from reason
+        return cls(arrays["logits"], arrays["labels"])

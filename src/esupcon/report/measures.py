@@ -1,0 +1,131 @@
+"""What the cells of a table can hold: a figure of a run, its unit, and which way is better."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from esupcon.experiments.store import StoredRun
+from esupcon.probability import CalibrationReport, Predictions, paper_calibration
+
+PREDICTIONS, TIMING = "predictions.npz", "timing.jsonl"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """`of` gives the figure of a run in `unit`, or None where the run has none.
+
+    A gain is the difference to the baseline in the same unit or, where it is `relative`, in per cent of the baseline.
+    """
+
+    key: str
+    title: str
+    unit: str
+    digits: int
+    lower_is_better: bool
+    of: Callable[[StoredRun], float | None]
+    paper: str = ""  # the field of a plan's row that holds the paper's figure
+    paper_scale: float = 1.0
+    relative: bool = False
+
+    def paper_figure(self, row: Mapping[str, Any]) -> float | None:
+        printed = row.get(self.paper) if self.paper else None
+        return None if printed is None else round(self.paper_scale * float(printed), 6)
+
+    def gain(self, value: float, baseline: float) -> float:
+        return 100 * (value / baseline - 1) if self.relative else value - baseline
+
+    @property
+    def gain_unit(self) -> str:
+        return "%" if self.relative else "points"
+
+
+def _accuracy(run: StoredRun) -> float | None:
+    share = run.accuracy
+    return None if share is None else 100 * share
+
+
+def _ece_after(run: StoredRun) -> float | None:
+    report = calibration(run.folder)
+    return None if report is None else 100 * report.ece_after
+
+
+def _ece_before(run: StoredRun) -> float | None:
+    report = calibration(run.folder)
+    return None if report is None else 100 * report.ece_before
+
+
+def calibration(folder: Path) -> CalibrationReport | None:
+    """The paper's protocol on a run's stored predictions; None where there are none, or too few to be split."""
+    path = folder / PREDICTIONS
+    return _calibration(path, path.stat().st_mtime_ns) if path.is_file() else None
+
+
+@lru_cache(maxsize=4096)  # tables and figures ask for the same runs
+def _calibration(path: Path, changed: int) -> CalibrationReport | None:
+    try:
+        predictions = Predictions.load(path)
+        # Intervals of single runs are not shown: the spread over seeds is.
+        return paper_calibration(predictions.logits, predictions.labels, n_resamples=1)
+    except (OSError, ValueError):
+        return None
+
+
+def step_milliseconds(run: StoredRun) -> float | None:
+    """Seconds of all epochs over their number of steps, which are images / batch size."""
+    batch = run.result.get("batch_size")
+    seconds = images = 0.0
+    for line in json_lines(run.folder / TIMING):
+        duration, rate = line.get("seconds"), line.get("images_per_second")
+        if isinstance(duration, int | float) and isinstance(rate, int | float):
+            seconds += duration
+            images += duration * rate
+    if not isinstance(batch, int) or batch < 1 or images <= 0:
+        return None
+    return 1000 * seconds / (images / batch)
+
+
+def epoch_seconds(run: StoredRun) -> float | None:
+    durations = [line.get("seconds") for line in json_lines(run.folder / TIMING)]
+    known = [float(one) for one in durations if isinstance(one, int | float)]
+    return sum(known) / len(known) if known else None
+
+
+def peak_megabytes(run: StoredRun) -> float | None:
+    peak = run.result["provenance"].get("peak_memory_bytes")
+    return peak / 2**20 if isinstance(peak, int | float) else None
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines; a line that a killed process left unfinished is passed over."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    records = []
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+ACCURACY = Measure("accuracy", "Accuracy on the test set", "%", 1, False, _accuracy, paper="paper_accuracy")
+ECE = Measure("ece", "ECE after calibration", "%", 2, True, _ece_after, paper="paper_ece", paper_scale=100)
+ECE_BEFORE = Measure("ece_before", "ECE before calibration", "%", 2, True, _ece_before)
+STEP = Measure("step_time", "Time of a training step", "ms", 1, True, step_milliseconds, relative=True)
+MEMORY = Measure("memory", "Peak memory", "MB", 0, True, peak_megabytes, relative=True)
+
+# By the measure that a table names; a table is shown once for each.
+PANELS: dict[str, tuple[Measure, ...]] = {
+    "accuracy": (ACCURACY,),
+    "ece": (ECE, ECE_BEFORE),
+    "cost": (STEP, MEMORY),
+}

@@ -1,0 +1,105 @@
+"""Everything a report needs of a store, read once: plans, runs, and what could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from esupcon.experiments.store import Store, StoredRun
+from esupcon.files import read_json
+
+_ROW_TEXTS = ("key", "dataset", "setting", "method")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """`plans` oldest first; `damaged` and `unreadable` say of each run or plan left out why it was."""
+
+    root: Path
+    plans: Sequence[Mapping[str, Any]]
+    runs: Mapping[str, StoredRun]
+    damaged: Mapping[str, str]
+    unreadable: Sequence[str]
+    failures: Mapping[str, str]
+
+    @property
+    def complaints(self) -> list[str]:
+        return [*(f"run {key} is left out: {why}" for key, why in self.damaged.items()), *self.unreadable]
+
+
+def collect(root: Path) -> Collected:
+    """Reads a store; one that holds neither runs nor plans is a ValueError."""
+    store = Store(root)
+    store.require()
+    runs: dict[str, StoredRun] = {}
+    damaged: dict[str, str] = {}
+    keys = store.keys()
+    for key in keys:
+        try:
+            runs[key] = _checked(store.read(key))
+        except (ValueError, OSError) as error:
+            damaged[key] = " ".join(str(error).split())
+    plans, unreadable = _plans(store)
+    if not runs and not plans:
+        also = (
+            f" What lies in it cannot be read: {[*damaged.values(), *unreadable][0]}" if damaged or unreadable else ""
+        )
+        raise ValueError(
+            f"{root} holds no finished run and no plan, so there is nothing to report. "
+            f"Fill it with esupcon reproduce --store {root}.{also}"
+        )
+    failures = {path.stem: store.failure(path.stem) or "" for path in sorted((root / "failed").glob("*.json"))}
+    return Collected(root, plans, runs, damaged, unreadable, failures)
+
+
+def _checked(run: StoredRun) -> StoredRun:
+    """The parts of a result that every report reads must be of the right kind."""
+    metrics, provenance = run.result["metrics"], run.result["provenance"]
+    test = metrics.get("test") if isinstance(metrics, dict) else False
+    accuracy = test.get("accuracy") if isinstance(test, dict) else None
+    if not (test is None or isinstance(accuracy, int | float)) or not isinstance(provenance, dict):
+        raise ValueError(f"{run.folder / 'result.json'} is not the result of a run.")
+    return run
+
+
+def _plans(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
+    """Store.plans stops at the first plan it cannot read; a report goes on with the others and names that one."""
+    try:
+        plans = store.plans()
+    except (ValueError, OSError):
+        pass
+    else:
+        if all(_is_plan(plan) for plan in plans):
+            return plans, []
+    good: list[dict[str, Any]] = []
+    complaints = []
+    paths = sorted((store.root / "plans").glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    for path in paths:
+        try:
+            content = read_json(path)
+        except (ValueError, OSError) as error:
+            complaints.append(" ".join(f"a plan is left out: {error}".split()))
+            continue
+        if _is_plan(content):
+            good.append(content)
+        else:
+            complaints.append(
+                f"a plan is left out: {path} is not a plan of runs. Delete it; its command makes it again."
+            )
+    return good, complaints
+
+
+def _is_plan(content: Any) -> bool:
+    if not isinstance(content, dict) or not isinstance(content.get("rows"), list):
+        return False
+    if not all(isinstance(content.get(name), str) for name in ("table", "profile")):
+        return False
+    return all(
+        isinstance(row, dict)
+        and all(isinstance(row.get(name), str) for name in _ROW_TEXTS)
+        and isinstance(row.get("seed"), int)
+        and isinstance(row.get("spec"), dict)
+        for row in content["rows"]
+    )

@@ -1,0 +1,114 @@
+"""Long work in bounded memory: what is predicted does not pile up, and what is opened is closed."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from warm import Warm
+
+from tiny_images import write_folder
+
+pytestmark = pytest.mark.reliability
+
+N_IMAGES, N_IMAGES_LONG = 4_000, 100_000
+SOAK = Path(__file__).parents[2] / "scripts" / "soak.py"
+
+STREAM = """
+import os, resource, sys
+from pathlib import Path
+from esupcon.pipeline.predict import predict_files
+from esupcon.pipeline.trained import load_trained
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+def opened():
+    return len(os.listdir("/proc/self/fd"))
+
+names = [str(path) for path in sorted(Path({photos!r}).rglob("*.png"))]
+n = {n}
+paths = (names[i % len(names)] for i in range(n))
+start = None
+for i, one in enumerate(predict_files(load_trained({model!r}), paths, unreadable=print, workers=1)):
+    if i == n // 10:
+        start = resident(), opened()
+print(i + 1, resident() - start[0], opened() - start[1])
+"""
+
+
+def test_predictions_stream_in_bounded_memory(warm: Warm, shared_run: Path, tmp_path: Path, long_version: bool) -> None:
+    """From a tenth of the way on memory grows by less than 16 MB, whatever the number of images."""
+    photos = write_folder(tmp_path / "photos", n_each=10)
+    n = N_IMAGES_LONG if long_version else N_IMAGES
+    ended = warm.script(STREAM.format(photos=str(photos), model=str(shared_run), n=n))
+    assert ended.code == 0, ended.err
+    count, memory, files = map(int, ended.out.split())
+    assert count == n
+    assert memory < 16 << 20
+    assert files <= 0
+
+
+def test_names_are_taken_from_a_pipe_as_they_come(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
+    """The first answers are there while the last names are still to be written: nothing waits for the end."""
+    photos = write_folder(tmp_path / "photos", n_each=2)
+    script = f"""
+import itertools
+from pathlib import Path
+from esupcon.pipeline.predict import predict_files
+from esupcon.pipeline.trained import load_trained
+names = itertools.cycle(str(path) for path in sorted(Path({str(photos)!r}).rglob("*.png")))
+endless = predict_files(load_trained({str(shared_run)!r}), names, unreadable=print, workers=1)
+print(sum(1 for _ in itertools.islice(endless, 300)))
+endless.close()
+"""
+    ended = warm.script(script)
+    assert ended.code == 0, ended.err
+    assert ended.out.strip() == "300"
+
+
+def test_the_soak_notices_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.spec_from_file_location("soak", SOAK)
+    assert found is not None
+    assert found.loader is not None
+    soak = importlib.util.module_from_spec(found)
+    monkeypatch.setitem(sys.modules, "soak", soak)
+    found.loader.exec_module(soak)
+    kept: list[object] = []
+
+    def steady() -> None:
+        sum(range(1000))
+
+    def leaks_memory() -> None:
+        kept.append(b"x" * (16 << 20))
+
+    def leaks_files() -> None:
+        kept.append((tmp_path / "x").open("w"))
+
+    def grown(step: object) -> list[str]:
+        return soak.soak({"step": step}, seconds=0, rounds_at_least=4, say=lambda line: None)
+
+    assert grown(steady) == []
+    assert ["memory grew" in line for line in grown(leaks_memory)] == [True]
+    assert ["open files grew" in line for line in grown(leaks_files)] == [True]
+    for one in kept:
+        if isinstance(one, io.IOBase):
+            one.close()
+
+
+def test_a_round_of_the_soak(warm: Warm, tmp_path: Path) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(SOAK.parent)!r})
+import soak
+steps = soak.steps(Path({str(tmp_path)!r}), n_images=30)
+print(soak.soak(steps, seconds=0, rounds_at_least=1, say=lambda line: None), *steps)
+"""
+    ended = warm.script(script, environment={"ESUPCON_DATA": str(tmp_path / "cache")})
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("[] train evaluate calibrate predict")
+    assert (tmp_path / "run" / "result.json").is_file()

@@ -1,0 +1,202 @@
+"""Stores of runs for tests, written without training: every file that a run leaves, with figures the tests choose."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from esupcon.engine.spec import TrainSpec
+from esupcon.experiments.spec import Row, RunSpec
+from esupcon.experiments.store import Store, write_spec
+from esupcon.files import write_json
+from esupcon.probability import Predictions
+
+CLASSES = ("cat", "dog", "owl", "yak")
+METHODS = ("ce", "supcon_ce", "esupcon")
+HOSTILE = "<script>alert(1)</script>"
+
+
+def row(
+    method: str = "ce",
+    seed: int = 0,
+    *,
+    table: str = "full",
+    profile: str = "cpu",
+    dataset: str = "cifar10",
+    setting: str = "full",
+    reduced: str | None = None,
+    grid: Mapping[str, Any] | None = None,
+    paper: float | None = None,
+    paper_ece: float | None = None,
+    **train: Any,
+) -> Row:
+    n_train = None if setting == "full" else 1 + zlib.crc32(setting.encode())  # settings differ, so must keys
+    spec = RunSpec(
+        dataset=dataset, n_train=n_train, train=TrainSpec(method=method, seed=seed, **{**(grid or {}), **train})
+    )
+    return Row(table, profile, dataset, setting, method, seed, spec, reduced, grid or {}, paper, paper_ece)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a run leaves behind; None leaves the file out."""
+
+    accuracy: float | None = 0.75
+    classes: Sequence[str] = CLASSES
+    findings: Sequence[Mapping[str, str]] = ()
+    scarce: Sequence[int] | None = None
+    n_test: int = 80
+    epochs: int | None = 4
+    held_out: bool = True
+    predictions: bool = True
+    embedding: bool = True
+    seconds: float = 12.5
+    batch_size: int = 64
+    peak: int | None = 500 * 2**20
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
+    left = left or Left()
+    folder = store.run_folder(one.key)
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(int(one.key, 16))
+    k, n = len(left.classes), left.n_test
+    labels = np.arange(n) % k
+    logits = rng.normal(size=(n, k))
+    logits[np.arange(n), labels] += 2.0
+    if left.predictions:
+        Predictions(logits, labels).save(folder / "predictions.npz")
+    if left.embedding:
+        dim = max(32, k)
+        centres = np.linalg.qr(rng.normal(size=(dim, dim)))[0][:k]
+        z = centres[labels] + 0.12 * rng.normal(size=(n, dim))
+        arrays = {"z": (z / np.linalg.norm(z, axis=1, keepdims=True)).astype(np.float16), "labels": labels}
+        if one.method != "ce":
+            arrays["prototypes"] = centres.astype(np.float16)
+        np.savez_compressed(folder / "embedding.npz", **arrays)
+    if left.epochs is not None:
+        stages = [0] * left.epochs + ([1] if one.method.startswith("supcon_ce") else [])
+        history = [
+            {
+                "stage": s,
+                "epoch": i,
+                "loss": 3.0 / (i + 1),
+                "held_out_accuracy": 0.5 + 0.05 * i if left.held_out else None,
+            }
+            for i, s in enumerate(stages)
+        ]
+        timing = [{"stage": s, "epoch": i, "seconds": 2.0, "images_per_second": 320.0} for i, s in enumerate(stages)]
+        for name, records in (("history.jsonl", history), ("timing.jsonl", timing)):
+            (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    hits = logits.argmax(axis=1) == labels
+    per_class = [
+        {"class": name, "n": int((labels == c).sum()), "accuracy": float(hits[labels == c].mean()) if c < n else None}
+        for c, name in enumerate(left.classes)
+    ]
+    test = None if left.accuracy is None else {"accuracy": left.accuracy, "n": n, "per_class": per_class}
+    write_json(
+        folder / "result.json",
+        {
+            "schema": 1,
+            "key": "of the engine",
+            "spec": one.spec.train.model_dump(),
+            "batch_size": left.batch_size,
+            "metrics": {"test": test, "held_out": None},
+            "findings": list(left.findings),
+            "data": {"name": one.dataset, "classes": list(left.classes)},
+            "preparation": {"scenario": {"scarce_classes": None if left.scarce is None else list(left.scarce)}},
+            "provenance": {
+                "command": "esupcon reproduce",
+                "commit": "abc123",
+                "devices": 1,
+                "finished": "2026-01-02T03:04:05Z",
+                "peak_memory_bytes": left.peak,
+                "seconds": left.seconds + 1,
+                "train_seconds": left.seconds,
+                "versions": {"esupcon": "0.1.0", "torch": "2.13.0", "platform": "Linux"},
+                **left.provenance,
+            },
+        },
+    )
+    write_spec(folder, one.spec)
+    return folder
+
+
+def note_plan(store: Store, rows: Sequence[Row], *, title: str = "", notes: Sequence[str] = (), **extra: Any) -> None:
+    content = {"baseline": "ce", "measure": "accuracy", "paper": "table 1", "command": ["esupcon", "reproduce", "full"]}
+    store.note_plan(rows, title=title or f"Title of {rows[0].table}", notes=notes, extra={**content, **extra})
+
+
+Filler = Callable[..., list[Row]]
+
+
+def write_everything(root: Path, classes: Sequence[str] = CLASSES) -> Store:
+    """A store that has something of every part of a report."""
+    store = Store(root)
+    store.create()
+    rng = np.random.default_rng(0)
+    finding = {
+        "code": "imbalance",
+        "severity": "warning",
+        "message": f"the smallest class, {classes[0]}, has 7.",
+        "remedy": "Look at each class.",
+    }
+
+    def write(rows: Sequence[Row], left: Left, **plan: Any) -> None:
+        note_plan(store, rows, **plan)
+        for one in rows:
+            base = {"ce": 0.70, "supcon_ce": 0.68, "esupcon": 0.78}[one.method]
+            write_run(store, one, replace(left, accuracy=base + 0.02 * rng.random()))
+
+    usual = Left(classes=classes)
+    papers = {"ce": 95.39, "supcon_ce": 95.5, "esupcon": 95.9}
+    write(
+        [
+            row(m, s, dataset=d, setting=n, reduced=r, paper=papers[m])
+            for d, n, r in (("cifar10", "full", "2,625 samples"), ("cifar10", "N=2K", None), ("cifar100", "N=8K", None))
+            for m in METHODS
+            for s in range(3)
+        ],
+        usual,
+        title="Fully labelled",
+    )
+    write(
+        [row(m, s, table="imbalanced", setting="IR=0.05") for m in METHODS for s in range(2)],
+        replace(usual, scarce=[0, 2], findings=[finding], held_out=False),
+        title="Half of the classes scarce",
+        notes=[f"A note on {classes[0]}."],
+    )
+    grid = [{"temperature": t, "lr": lr, "batch_size": b} for t in (0.1, 0.3) for lr in (0.1, 0.3) for b in (64, 256)]
+    write(
+        [
+            row(m, 0, table="sensitivity", setting=", ".join(f"{k}={v}" for k, v in point.items()), grid=point)
+            for point in grid
+            for m in METHODS
+        ],
+        usual,
+        title="Sensitivity",
+    )
+    write(
+        [
+            row(m, 0, table="complexity", setting=f"batch_size={b}", grid={"batch_size": b}, steps=20)
+            for b in (64, 256)
+            for m in METHODS
+        ],
+        usual,
+        title="Cost of a step",
+        measure="cost",
+    )
+    write(
+        [row(m, s, table="calibration", setting="N=2K", paper_ece=0.03) for m in METHODS for s in range(3)],
+        usual,
+        title="Calibration",
+        measure="ece",
+    )
+    return store

@@ -1,0 +1,198 @@
+"""The page in a real browser: quiet, offline, sortable, choosable, and never wider than its window."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_stores import HOSTILE
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# The page's policy forbids what playwright's wait_for_function does, so that waiting is done in the functions.
+DRAW_ALL = """async () => {
+  const pause = (time) => new Promise((done) => setTimeout(done, time));
+  for (let y = 0; y < document.body.scrollHeight; y += 700) {
+    scrollTo({ top: y, behavior: "instant" });
+    await pause(30);
+  }
+  const waiting = () => [...document.querySelectorAll("figure:not([hidden]) .plot")].some((p) => !p.dataset.drawn);
+  while (waiting()) await pause(30);
+}"""
+IS_NAMED = """async (name) => {
+  while (document.getElementById("theme").textContent !== name) await new Promise((done) => setTimeout(done, 20));
+}"""
+OUTSIDE = """(width) => [...document.querySelectorAll("main *")]
+  .filter((e) => !e.closest(".scroll") && !e.closest(".plot") && e.getBoundingClientRect().right > width + 1)
+  .map((e) => e.outerHTML.slice(0, 80))"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
+        yield found
+        found.close()
+
+
+class Opened:
+    """A page, what it said on its console, and what it asked the network for."""
+
+    def __init__(self, browser: Any, report: Path, **settings: Any) -> None:
+        self.page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **settings})
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.address = report.as_uri()
+        self.page.goto(self.address)
+        self.page.wait_for_selector("html[data-ready]")
+
+    def draw_all(self) -> None:
+        self.page.evaluate(DRAW_ALL)
+
+    def column(self, table: int, at: int) -> list[str]:
+        rows = self.page.locator("table.results").nth(table).locator("tbody tr:visible")
+        return [rows.nth(i).locator("th, td").nth(at).inner_text().split()[0] for i in range(rows.count())]
+
+
+@pytest.fixture
+def opened(browser: Any, whole_report: Path) -> Iterator[Opened]:
+    one = Opened(browser, whole_report)
+    yield one
+    one.page.close()
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
+def test_quiet_offline_and_never_wider_than_the_window(
+    browser: Any, whole_report: Path, width: int, theme: str
+) -> None:
+    one = Opened(browser, whole_report, viewport={"width": width, "height": 800}, color_scheme=theme)
+    try:
+        one.draw_all()
+        assert one.complaints == []
+        assert [url for url in one.requests if not url.startswith(("data:", "blob:"))] == [one.address]
+        widest = one.page.evaluate("document.documentElement.scrollWidth")
+        assert widest <= width, f"the page is {widest} pixels wide"
+        assert one.page.evaluate(OUTSIDE, width) == []
+        assert one.page.locator(".js-plotly-plot .main-svg").count() > 20
+    finally:
+        one.page.close()
+
+
+def test_sorting_by_mouse_and_by_keyboard(opened: Opened) -> None:
+    assert opened.column(0, 0) == ["CE", "SupCon+CE", "ESupCon"]
+    buttons = opened.page.locator("table.results").first.locator("button.sort")
+    head = opened.page.locator("table.results").first.locator("th[aria-sort]").nth(1)
+    buttons.nth(1).click()
+    assert head.get_attribute("aria-sort") == "descending"
+    assert opened.column(0, 0) == ["ESupCon", "CE", "SupCon+CE"]
+    figures = [float(text) for text in opened.column(0, 1)]
+    assert figures == sorted(figures, reverse=True)
+    buttons.nth(1).focus()
+    opened.page.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert opened.column(0, 0) == ["SupCon+CE", "CE", "ESupCon"]
+    buttons.first.click()
+    assert opened.column(0, 0) == ["CE", "ESupCon", "SupCon+CE"]
+    assert head.get_attribute("aria-sort") == "none"
+    # By average gain: the baseline has none and stays at the bottom, both ways.
+    for _ in range(2):
+        buttons.last.click()
+        assert opened.column(0, 0)[-1] == "CE"
+
+
+def test_choosing_methods_hides_rows_cards_and_traces(opened: Opened) -> None:
+    opened.page.locator("#curves").scroll_into_view_if_needed()
+    opened.page.locator("#curves .plot .main-svg").first.wait_for()
+    traces = "() => document.querySelector('#curves .plot').data.map((trace) => trace.name)"
+    assert opened.page.evaluate(traces) == ["CE", "SupCon+CE", "ESupCon"]
+    opened.page.get_by_label("SupCon+CE", exact=True).uncheck()
+    assert opened.column(0, 0) == ["CE", "ESupCon"]
+    assert opened.page.evaluate(traces) == ["CE", "ESupCon"]
+    assert opened.page.locator("#confusion figure:visible").count() == 2
+    for name in ("CE", "ESupCon"):
+        opened.page.get_by_label(name, exact=True).uncheck()
+    assert "All methods are hidden" in opened.page.locator("#confusion").inner_text()
+    opened.page.get_by_label("ESupCon", exact=True).check()
+    assert opened.column(0, 0) == ["ESupCon"] and opened.page.locator("#confusion figure:visible").count() == 1
+    assert opened.complaints == []
+
+
+def test_choosing_a_setting_draws_its_figures(opened: Opened) -> None:
+    select = opened.page.locator("#curves-choice")
+    select.scroll_into_view_if_needed()
+    assert opened.page.locator("#curves figcaption").all_inner_texts() == ["Accuracy on held-out data", "Training loss"]
+    select.select_option(label="Half of the classes scarce: CIFAR-10, IR=0.05")
+    assert opened.page.locator("#curves figcaption").all_inner_texts() == ["Training loss"]
+    opened.page.locator("#curves .plot .main-svg").first.wait_for()
+    assert "held no data out" in opened.page.locator("#curves .note").inner_text()
+
+
+def test_light_and_dark_by_the_system_and_by_the_button(opened: Opened) -> None:
+    def brightness() -> int:
+        colour = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, colour[4:-1].split(", ")))
+
+    button = opened.page.locator("#theme")
+    assert brightness() > 600 and button.inner_text() == "Dark"
+    opened.page.emulate_media(color_scheme="dark")
+    opened.page.evaluate(IS_NAMED, "Light")
+    assert brightness() < 200
+    button.click()
+    assert brightness() > 600 and button.get_attribute("aria-pressed") == "false"
+    button.click()
+    assert brightness() < 200
+    assert opened.complaints == []
+
+
+def test_the_first_key_leads_to_the_skip_link_and_all_controls_can_be_reached(opened: Opened) -> None:
+    opened.page.keyboard.press("Tab")
+    assert opened.page.evaluate("document.activeElement.className") == "skip"
+    assert opened.page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0
+    reachable = "(e) => e.tabIndex >= 0 && (e.innerText || e.ariaLabel || e.labels?.length) ? 0 : 1"
+    controls = opened.page.locator("button, input, select, summary, a[href], .scroll").all()
+    visible = [control for control in controls if control.is_visible()]
+    assert len(visible) > 40 and sum(control.evaluate(reachable) for control in visible) == 0
+
+
+def test_a_class_that_is_a_script_is_shown_as_text(browser: Any, hostile_report: Path) -> None:
+    one = Opened(browser, hostile_report)
+    try:
+        one.draw_all()
+        assert one.complaints == [] and one.requests == [one.address, "data:,"][: len(one.requests)]
+        ticks = one.page.locator("#confusion .ytick text").all_text_contents()
+        assert ticks[0].startswith("<script>ale"), ticks
+        assert HOSTILE in one.page.locator("#doctor").inner_text()
+        heading = one.page.locator("h2").first.inner_text()
+        assert heading == f"Title {HOSTILE} </title>"
+        assert one.page.locator("script").count() == 3
+        legend = one.page.locator("#curves .legendtext").all_text_contents()
+        assert any(HOSTILE in name for name in legend), legend
+    finally:
+        one.page.close()
+
+
+def test_print_draws_everything_in_light_colours(browser: Any, whole_report: Path, tmp_path: Path) -> None:
+    one = Opened(browser, whole_report, color_scheme="dark")
+    try:
+        one.page.pdf(path=tmp_path / "report.pdf", format="A4")
+        assert (tmp_path / "report.pdf").stat().st_size > 50_000
+        undrawn = "[...document.querySelectorAll('figure:not([hidden]) .plot')].filter((p) => !p.dataset.drawn).length"
+        assert one.page.evaluate(undrawn) == 0
+        assert one.page.evaluate("document.documentElement.dataset.theme ?? 'of the system'") == "of the system"
+        one.page.emulate_media(media="print")
+        assert one.page.locator(".contents").is_hidden()
+    finally:
+        one.page.close()

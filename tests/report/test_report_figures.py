@@ -1,0 +1,270 @@
+"""Figures: accepted by plotly's own schema, titled, named on their axes, never empty, and with the right numbers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from report_stores import METHODS, Filler, Left, note_plan, row, write_run
+
+from esupcon.experiments.store import Store
+from esupcon.probability import Predictions, confusion_matrix
+from esupcon.report.content import read_content
+from esupcon.report.details import MOST_COLUMNS, chosen_details
+from esupcon.report.figures.confusion import confusions
+from esupcon.report.figures.cost import cost
+from esupcon.report.figures.curves import curves
+from esupcon.report.figures.maps import MOST_MAPS, _apart, embeddings
+from esupcon.report.figures.reliability import reliability
+from esupcon.report.figures.scarce import scarce_classes
+from esupcon.report.figures.sensitivity import sensitivity
+from esupcon.report.sections import Card, Section, plain, styles
+
+DRAWN = ("reliability", "curves", "cost", "sensitivity", "classes", "embedding", "confusion")
+
+
+def sections_of(root: Path) -> dict[str, Section]:
+    content = read_content(root)
+    details, _ = chosen_details(content.tables, content.collected.runs)
+    style = styles(content.methods)
+    made = [
+        reliability(details, style),
+        curves(details, style),
+        cost(content.tables, details, style),
+        sensitivity(content.tables, style),
+        scarce_classes(details, style),
+        embeddings(details),
+        confusions(details),
+    ]
+    return {section.key: section for section in made}
+
+
+def cards(section: Section) -> Iterator[Card]:
+    for option in section.options:
+        yield from option.cards
+
+
+def real_colours(value: Any) -> Any:
+    """Colours of the page by name are put in by the page; any colour will do for plotly's schema."""
+    text = json.dumps(value, allow_nan=False)
+    for name in ("ink", "surface", "scale0", "scale1", "scale2", "scale3", "scale4"):
+        text = text.replace(f'"{name}"', '"#123456"')
+    return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def drawn(whole_store: Path) -> dict[str, Section]:
+    return sections_of(whole_store)
+
+
+@pytest.mark.parametrize("key", DRAWN)
+def test_figures_are_valid_titled_and_not_empty(drawn: dict[str, Section], key: str) -> None:
+    section = drawn[key]
+    assert section.title and section.hint.endswith(".") and section.options
+    for option in section.options:
+        assert option.label and option.cards
+    for card in cards(section):
+        figure = go.Figure(real_colours({"data": card.figure["data"], "layout": card.figure["layout"]}))
+        assert card.title and card.figure["height"] > 100 and figure.data
+        for trace in figure.data:
+            held = trace.z if trace.type == "heatmap" else trace.x
+            assert len(held) > 0, f"{card.title} has a trace without points"
+        categories = [card.figure["layout"][axis].get("type") == "category" for axis in ("xaxis", "yaxis")]
+        names = [card.figure["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
+        assert all(name or words for name, words in zip(names, categories, strict=True)), card.title
+
+
+def test_reliability_shows_both_sides_and_says_the_errors(drawn: dict[str, Section]) -> None:
+    for card in cards(drawn["reliability"]):
+        _, before, after = card.figure["data"]
+        assert before["name"].startswith("before, T = 1: ECE") and after["name"].startswith("after, T = ")
+        assert sum(before["customdata"]) == sum(after["customdata"]) == 64, "four fifths of 80 samples"
+
+
+def test_curves_break_between_stages_and_say_when_nothing_was_held_out(drawn: dict[str, Section]) -> None:
+    by_label = {option.label: option for option in drawn["curves"].options}
+    full = by_label["Fully labelled: CIFAR-10, full"]
+    assert [card.title for card in full.cards] == ["Accuracy on held-out data", "Training loss"]
+    traces = {trace["meta"]["method"]: trace for trace in full.cards[0].figure["data"]}
+    assert traces["ce"]["x"] == [1, 2, 3, 4] and traces["ce"]["y"] == [50.0, 55.0, 60.0, 65.0]
+    assert traces["supcon_ce"]["x"] == [1, 2, 3, 4, None, 5]
+    scarce = by_label["Half of the classes scarce: CIFAR-10, IR=0.05"]
+    assert [card.title for card in scarce.cards] == ["Training loss"] and "held no data out" in scarce.note
+
+
+def test_long_histories_are_thinned_to_their_ends(store: Store) -> None:
+    one = row("ce", 0)
+    note_plan(store, [one])
+    write_run(store, one, Left(epochs=1000, held_out=False))
+    (card,) = cards(sections_of(store.root)["curves"])
+    xs = card.figure["data"][0]["x"]
+    assert len(xs) == 200 and xs[0] == 1 and xs[-1] == 1000
+
+
+def test_confusions_are_shares_of_the_counts(store: Store) -> None:
+    one = row("ce", 0)
+    note_plan(store, [one])
+    folder = write_run(store, one)
+    predictions = Predictions.load(folder / "predictions.npz")
+    expected = confusion_matrix(predictions.probabilities(), predictions.labels)
+    (card,) = cards(sections_of(store.root)["confusion"])
+    (trace,) = card.figure["data"]
+    assert np.allclose(trace["z"], 100 * expected / expected.sum(axis=1, keepdims=True), atol=0.06)
+    assert trace["customdata"][0][1] == f"cat taken for dog: {expected[0, 1]}"
+
+
+def test_of_many_classes_the_worst_are_shown_and_the_rest_summed(store: Store) -> None:
+    one = row("ce", 0)
+    note_plan(store, [one])
+    write_run(store, one, Left(classes=[f"class {k}" for k in range(120)], n_test=600))
+    section = sections_of(store.root)["confusion"]
+    (card,) = cards(section)
+    (trace,) = card.figure["data"]
+    assert len(trace["z"]) == 20 and all(len(line) == 21 for line in trace["z"])
+    assert all(sum(line) == pytest.approx(100, abs=1.5) for line in trace["z"]), "nothing is dropped"
+    assert "20 with most mistakes" in section.options[0].note
+
+
+def test_heat_maps_hold_the_cells_at_their_place(drawn: dict[str, Section], whole_store: Path) -> None:
+    (option,) = drawn["sensitivity"].options
+    assert len(option.cards) == 2 * len(METHODS), "one for each method and batch size"
+    content = read_content(whole_store, ["sensitivity"])
+    (table,) = content.tables
+    card = next(card for card in option.cards if card.title == "ESupCon, batch size 256")
+    (trace,) = card.figure["data"]
+    for i, temperature in enumerate((0.1, 0.3)):
+        for j, lr in enumerate((0.1, 0.3)):
+            point = {"temperature": temperature, "lr": lr, "batch_size": 256}
+            at = next(n for n, column in enumerate(table.columns) if column.grid == point)
+            assert trace["z"][i][j] == pytest.approx(table.panels[0].cells["esupcon"][at].summary.mean, abs=1e-3)
+    assert card.figure["layout"]["yaxis"]["ticktext"] == ["0.1", "0.3"]
+    scales = {(c.figure["data"][0]["zmin"], c.figure["data"][0]["zmax"]) for c in option.cards}
+    assert len(scales) == 1, "all maps share one scale"
+
+
+def test_a_hole_in_a_grid_stays_a_hole(store: Store) -> None:
+    points = [{"temperature": t, "lr": lr} for t in (0.1, 0.3) for lr in (0.1, 0.3)]
+    rows = [row("ce", 0, table="own", setting=f"temperature={p['temperature']}, lr={p['lr']}", grid=p) for p in points]
+    note_plan(store, rows)
+    for one in rows[:3]:
+        write_run(store, one)
+    (card,) = cards(sections_of(store.root)["sensitivity"])
+    assert card.figure["data"][0]["z"][1][1] is None and card.figure["data"][0]["text"][1][1] == ""
+
+
+def test_one_axis_is_drawn_as_lines(store: Store) -> None:
+    rows = [row("ce", 0, table="own", setting=f"lr={lr}", grid={"lr": lr}) for lr in (1.0, 0.1)]
+    note_plan(store, rows)
+    for one, accuracy in zip(rows, (0.9, 0.8), strict=True):
+        write_run(store, one, Left(accuracy=accuracy))
+    (card,) = cards(sections_of(store.root)["sensitivity"])
+    assert card.figure["data"][0]["y"] == [80.0, 90.0] and card.figure["layout"]["xaxis"]["ticktext"] == ["0.1", "1.0"]
+
+
+def test_scarce_classes_are_marked_and_averaged(drawn: dict[str, Section], whole_store: Path) -> None:
+    (option,) = drawn["classes"].options
+    groups, single = option.cards
+    content = read_content(whole_store, ["imbalanced"])
+    runs = content.tables[0].runs(0, "ce", content.collected.runs)
+    means = []
+    for run in runs:
+        accuracies = [100 * entry["accuracy"] for entry in run.result["metrics"]["test"]["per_class"]]
+        means.append((accuracies[0] + accuracies[2]) / 2)
+    trace = next(one for one in groups.figure["data"] if one["meta"]["method"] == "ce")
+    assert trace["y"][0] == pytest.approx(np.mean(means), abs=0.01)
+    assert single.figure["layout"]["xaxis"]["ticktext"] == ["◆ cat", "◆ owl", "dog", "yak"]
+    (shade,) = single.figure["layout"]["shapes"]
+    assert (shade["x0"], shade["x1"]) == (-0.5, 1.5)
+
+
+def test_costs_of_a_table_of_costs_are_lines_over_its_axis(drawn: dict[str, Section]) -> None:
+    first = drawn["cost"].options[0]
+    assert first.label == "Cost of a step: CIFAR-10"
+    assert [card.title for card in first.cards] == ["Time of a training step", "Peak memory"]
+    bars = drawn["cost"].options[1]
+    assert [card.title for card in bars.cards] == ["Time of a training step", "Training time of a run", "Peak memory"]
+    assert bars.cards[1].figure["data"][0]["x"] == [12.5]
+
+
+def test_what_is_missing_is_said_and_not_drawn(store: Store, fill: Filler) -> None:
+    left = Left(predictions=False, embedding=False, epochs=None, peak=None)
+    for one in fill({"ce": [70.0]}, left):
+        result = store.run_folder(one.key) / "result.json"
+        content = json.loads(result.read_text())
+        content["provenance"]["train_seconds"] = content["provenance"]["seconds"] = 3.0
+        result.write_text(json.dumps(content))
+    found = sections_of(store.root)
+    for key in ("reliability", "curves", "sensitivity", "classes", "embedding", "confusion"):
+        assert not found[key].options and found[key].missing.endswith(".")
+    assert [card.title for card in cards(found["cost"])] == ["Training time of a run"]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", "wrong shapes", "not finite", "negative"])
+def test_a_damaged_embedding_is_passed_over(store: Store, content: bytes | str) -> None:
+    one = row("ce", 0)
+    note_plan(store, [one])
+    path = write_run(store, one) / "embedding.npz"
+    z, labels = np.ones((9, 4), np.float16), np.zeros(9, np.int64)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "wrong shapes":
+        np.savez(path, z=z, labels=labels[:3])
+    elif content == "not finite":
+        np.savez(path, z=np.full_like(z, np.nan), labels=labels)
+    else:
+        np.savez(path, z=z, labels=labels - 1)
+    assert not sections_of(store.root)["embedding"].options
+
+
+def test_labels_of_a_map_do_not_cover_each_other() -> None:
+    points = np.random.default_rng(0).normal(size=(60, 2))
+    width, height = 0.24 * np.ptp(points[:, 0]), 0.075 * np.ptp(points[:, 1])
+    placed = _apart(list(points[:10] / 10), points)
+    for i, (x, y) in enumerate(placed):
+        assert x == points[i, 0] / 10 and y >= points[i, 1] / 10
+        assert not any(abs(x - a) < width and abs(y - b) < height * 0.999 for a, b in placed[:i])
+    assert _apart([np.zeros(2)], np.zeros((3, 2))) == [(0.0, 0.0)]
+
+
+def test_single_runs_are_of_one_seed_that_most_methods_have(store: Store, fill: Filler) -> None:
+    fill({"ce": [None, 70.0], "esupcon": [75.0, 76.0], "spce": [None, None]})
+    content = read_content(store.root)
+    (detail,), n_left_out = chosen_details(content.tables, content.collected.runs)
+    assert detail.seed == 1 and set(detail.runs) == {"ce", "esupcon"} and n_left_out == 0
+    assert detail.note == "Runs of seed 1. SPCE not finished."
+
+
+def test_a_large_store_is_drawn_in_part(store: Store) -> None:
+    rows = [row("ce", 0, table=f"t{t}", setting=f"N={n}{t}") for t in range(2) for n in range(20)]
+    source = write_run(store, rows[0], Left(n_test=12))
+    for one in rows[1:]:
+        write_run(store, one, replace(Left(n_test=12), predictions=False, embedding=False))
+        for name in ("predictions.npz", "embedding.npz"):
+            shutil.copy(source / name, store.run_folder(one.key) / name)
+    for t in range(2):
+        note_plan(store, [one for one in rows if one.table == f"t{t}"])
+    content = read_content(store.root)
+    details, n_left_out = chosen_details(content.tables, content.collected.runs)
+    assert len(details) == MOST_COLUMNS and n_left_out == 40 - MOST_COLUMNS
+    assert {detail.table.name for detail in details} == {"t0", "t1"}, "every table has its turn"
+    maps = embeddings(details)
+    assert len(maps.options) == MOST_MAPS and f"{MOST_COLUMNS - MOST_MAPS} others" in maps.options[-1].note
+
+
+def test_columns_with_the_same_runs_are_drawn_once(whole_store: Path) -> None:
+    content = read_content(whole_store)
+    details, _ = chosen_details(content.tables, content.collected.runs)
+    labels = [detail.label for detail in details]
+    assert "Fully labelled: CIFAR-10, N=2K" in labels and not any("Calibration" in label for label in labels)
+
+
+def test_labels_of_figures_keep_tags_as_text() -> None:
+    assert plain("<b>a & b</b>\n") == "&lt;b&gt;a &amp; b&lt;/b&gt;"
+    assert plain("<" * 100, 5) == "&lt;" * 4 + "…", "cut before it is escaped, so that no entity is cut in two"
