@@ -34,7 +34,9 @@ class GridView:
         self._told: set[str] = set()
         self._started = time.monotonic()
         self._shown = 0.0
-        self._live = Live(console=Console(stderr=True), refresh_per_second=4) if sys.stderr.isatty() else None
+        self._live = (
+            Live(console=Console(stderr=True), refresh_per_second=4, transient=True) if sys.stderr.isatty() else None
+        )
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -77,11 +79,12 @@ class GridView:
                 say(f"{len(self._told)}/{len(standing.rows)}  {name_of(standing.rows[key])}: {percent(accuracy)}")
 
     def _picture(self, standing: Standing) -> Group:
-        accuracies = self.accuracies(standing)
+        progress = Table.grid(padding=(0, 2))
+        bar = ProgressBar(total=len(standing.rows), completed=standing.n_done, width=30)
+        progress.add_row(bar, Text(self._progress_line(standing)))
         return Group(
-            means_table(standing, accuracies),
-            ProgressBar(total=len(standing.rows), completed=standing.n_done, width=60),
-            Text(self._progress_line(standing)),
+            means_table(standing, self.accuracies(standing)),
+            progress,
             *(Text(f"  running: {printable(name_of(standing.rows[key]))}") for key in standing.running),
         )
 

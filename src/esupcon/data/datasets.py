@@ -185,7 +185,9 @@ def load(
 def _registered(name: str, options: Options) -> Dataset:
     made = _REGISTERED[name]()
     if not isinstance(made, Dataset):
-        raise ValueError(f"the loader of {name!r} must return an esupcon.data.Dataset; it returned a {type(made)}.")
+        raise ValueError(  # noqa: TRY004 - a mistake of the one who wrote the loader, said in one line like the others
+            f"the loader of {name!r} must return an esupcon.data.Dataset; it returned a {type(made).__name__}."
+        )
     if options.size is not None or options.channels is not None:
         raise ValueError(f"image_size and channels do not apply to {name!r}, whose loader gives images as they are.")
     return replace(made, name=name)

@@ -64,7 +64,8 @@ def _bars(
                 "color": "ink",
             },
             "text": [f"{one.mean:,.4g}"],
-            "textposition": "auto",
+            "textposition": "inside",
+            "insidetextanchor": "start",  # the whisker is at the other end
             "meta": {"method": method},
             "name": plain(method_title(method)),
             "marker": {"color": style[method].colour},
