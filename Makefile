@@ -22,8 +22,9 @@ $(STAMP): pyproject.toml constraints.txt scripts/find-python
 demo: $(STAMP)  ## train CE beside ESupCon and SupCon+Tt on embedded data, and write a report
 	$(BIN)/esupcon demo --out runs/demo
 
+# A process a core with one thread each: threads that outnumber the cores wait for each other.
 test: $(STAMP)  ## run all tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(STAMP)  ## format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,10 @@ from hypothesis import strategies as st
 
 from esupcon.artifact import load_artifact
 from esupcon.data import Dataset, load
+from esupcon.data.locking import exclusive
 from esupcon.data.scenarios import Scenario
 from esupcon.engine import TrainingInterrupted, TrainSpec
+from esupcon.files import read_sealed_json
 from esupcon.pipeline import provenance
 from esupcon.pipeline import training as pipeline
 from esupcon.pipeline.prepare import DataOptions, default_epochs, has_drawn_test_part, prepare
@@ -49,7 +50,8 @@ def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> pipeline
 def test_everything_is_written_and_agrees(finished: pipeline.Result, source: Path) -> None:
     names = {path.name for path in finished.out.iterdir()}
     assert names == {
-        *("model", "result.json", "predictions.npz", "held_out.npz", "run.json", "history.jsonl", "timing.jsonl")
+        *("model", "result.json", "predictions.npz", "held_out.npz", "embedding.npz"),
+        *("run.json", "history.jsonl", "timing.jsonl"),
     }
     data = load(source, log=quiet)
     stored = Predictions.load(finished.out / "predictions.npz")
@@ -75,7 +77,7 @@ def test_everything_is_written_and_agrees(finished: pipeline.Result, source: Pat
 
 
 def test_the_record_says_what_was_done(finished: pipeline.Result) -> None:
-    values = json.loads((finished.out / "result.json").read_text())
+    values = read_sealed_json(finished.out / "result.json")
     assert values["spec"] == SPEC.model_dump()
     record = values["preparation"]
     assert (record["n_fit"], record["n_held_out"], record["n_test"]) == (81, 9, 45)
@@ -146,7 +148,7 @@ def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_been(
     assert (out / "predictions.npz").read_bytes() == (finished.out / "predictions.npz").read_bytes()
 
 
-@pytest.mark.parametrize("stage", ["measure", "save_trained", "write_json"])
+@pytest.mark.parametrize("stage", ["measure", "save_trained", "write_sealed_json"])
 def test_killed_while_results_are_written(
     stage: str, finished: pipeline.Result, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,9 +232,17 @@ def test_whether_a_test_part_was_drawn(source: Path, tmp_path: Path) -> None:
     assert has_drawn_test_part(DataOptions().load(flat, quiet))
 
 
+def test_a_folder_in_use_is_left_alone(source: Path, tmp_path: Path) -> None:
+    with exclusive(tmp_path / ".lock") as held:
+        assert held
+        with pytest.raises(ValueError, match="another process is training in"):
+            run(source, tmp_path)
+    assert not (tmp_path / "run.json").exists()
+
+
 def test_a_damaged_result_is_named(source: Path, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{}")
-    with pytest.raises(ValueError, match="is not a result of schema 1"):
+    with pytest.raises(ValueError, match="is not as it was written"):
         run(source, tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no finished run"):
         read_result(tmp_path / "nowhere")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
+
+_SEAL = "sha256_of_the_rest"
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], None]) -> Path:
@@ -36,6 +39,26 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
 
 def write_json(path: str | os.PathLike[str], value: Any) -> Path:
     return write_bytes(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+
+
+def write_sealed_json(path: str | os.PathLike[str], value: dict[str, Any]) -> Path:
+    """A JSON object with the digest of its content, so that a changed figure is noticed when it is read."""
+    as_read = json.loads(json.dumps(value))  # tuples become lists, and numbers as names become text
+    return write_json(path, {**as_read, _SEAL: _digest(as_read)})
+
+
+def read_sealed_json(path: Path) -> dict[str, Any]:
+    """What `write_sealed_json` wrote; a ValueError that names the file where a single bit of it is different."""
+    value = read_json(path)
+    if not isinstance(value, dict) or value.pop(_SEAL, None) != _digest(value):
+        raise ValueError(
+            f"{path} is not as it was written: its digest does not match. Restore it, or compute it again."
+        )
+    return value
+
+
+def _digest(value: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def read_json(path: Path) -> Any:

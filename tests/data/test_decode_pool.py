@@ -101,7 +101,7 @@ def test_a_source_that_fails_is_heard(tmp_path):
 
 
 def test_an_interruption_ends_the_helpers(encoded, tmp_path):
-    helpers = []
+    helpers, threads = [], threading.active_count()
 
     def interrupt(n):
         raise KeyboardInterrupt
@@ -109,7 +109,7 @@ def test_an_interruption_ends_the_helpers(encoded, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(encoded, tmp_path, 1, interrupt, before=lambda pool: helpers.extend(pool._helpers))
     assert all(helper.poll() is not None for helper in helpers)
-    assert threading.active_count() == 1
+    assert threading.active_count() == threads
 
 
 def test_a_script_without_a_main_guard_is_not_run_again(encoded, tmp_path):

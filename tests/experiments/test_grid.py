@@ -14,6 +14,7 @@ from esupcon.experiments.executor import Event, Task
 from esupcon.experiments.grid import Standing, run_grid
 from esupcon.experiments.spec import Row
 from esupcon.experiments.store import RESULT_FILE, Store, write_spec
+from esupcon.files import write_sealed_json
 
 
 class Scripted:
@@ -57,7 +58,7 @@ def store_quickly(store: Store, task: Task) -> None:
     folder = store.work_folder(task.key)
     folder.mkdir(parents=True, exist_ok=True)
     write_spec(folder, task.spec)
-    (folder / RESULT_FILE).write_text('{"metrics": {"test": null}, "provenance": {"seconds": 1.0}, "spec": {}}')
+    write_sealed_json(folder / RESULT_FILE, {"metrics": {"test": None}, "provenance": {"seconds": 1.0}, "spec": {}})
     store.finish(task.key, folder)
 
 

@@ -214,6 +214,21 @@ def test_a_checkpoint_of_another_kind_is_refused_in_one_line(tmp_path: Path, int
         assert "\n" not in str(refusal.value)
 
 
+def test_a_changed_digit_in_a_result_is_noticed(run: Path) -> None:
+    from esupcon.pipeline.training import read_result
+
+    path = run / "result.json"
+    text = path.read_text()
+    accuracy = str(read_result(run).outcome["metrics"]["test"]["accuracy"])
+    assert accuracy in text
+    for changed in (text.replace(accuracy, "0.999", 1), text.replace('"seed": 0', '"seed": 1', 1)):
+        assert changed != text
+        path.write_text(changed)
+        with pytest.raises(ValueError, match=r"result\.json is not as it was written") as refusal:
+            read_result(run)
+        assert "\n" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"null", b'{"schema": 1}', b"\xff\xfe", b"[" * 100_000])
 def test_a_result_that_is_none_is_named(run: Path, content: bytes) -> None:
     from esupcon.pipeline.training import read_result

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from warm import Warm
 
+from esupcon.files import read_sealed_json
+
 pytestmark = pytest.mark.reliability
 
 RECIPE = ("--encoder", "mlp-16x1", "--precision", "32", "--batch-size", "240", "--epochs", "6")
@@ -22,7 +24,7 @@ N_KILLS, N_KILLS_LONG = 6, 30
 
 def outcome(folder: Path) -> dict[str, Any]:
     """All of a result but when, where and how long."""
-    values: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    values = read_sealed_json(folder / "result.json")
     del values["provenance"]
     return values
 
@@ -44,8 +46,7 @@ def assert_same(found: Path, undisturbed: Path) -> None:
 
 
 def assert_nothing_left_over(found: Path, undisturbed: Path) -> None:
-    """Checkpoints may be: of a run that was killed after its result was whole and before they were removed."""
-    names = {path.name for path in found.rglob("*") if not path.name.startswith("checkpoint")}
+    names = {path.name for path in found.rglob("*")}
     assert names == {path.name for path in undisturbed.rglob("*")}
 
 

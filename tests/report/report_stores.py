@@ -14,7 +14,7 @@ import numpy as np
 from esupcon.engine.spec import TrainSpec
 from esupcon.experiments.spec import Row, RunSpec
 from esupcon.experiments.store import Store, write_spec
-from esupcon.files import write_json
+from esupcon.files import write_sealed_json
 from esupcon.probability import Predictions
 
 CLASSES = ("cat", "dog", "owl", "yak")
@@ -101,7 +101,7 @@ def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
         for c, name in enumerate(left.classes)
     ]
     test = None if left.accuracy is None else {"accuracy": left.accuracy, "n": n, "per_class": per_class}
-    write_json(
+    write_sealed_json(
         folder / "result.json",
         {
             "schema": 1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from report_stores import Filler, Left, note_plan, row, write_run
 from scipy.stats import ttest_rel
 
 from esupcon.experiments.store import Store
+from esupcon.files import read_sealed_json, write_sealed_json
 from esupcon.report.aggregate import TableResult, aggregate, best_methods, paired_p, summary_of
 from esupcon.report.measures import calibration, epoch_seconds, step_milliseconds
 from esupcon.report.reading import collect
@@ -204,9 +204,9 @@ def test_a_damaged_run_and_a_damaged_plan_are_named(store: Store, fill: Filler) 
     rows = fill({"ce": [70.0, 71.0, 72.0], "esupcon": [75.0, 76.0, 77.0]})
     broken, strange, swapped = rows[0], rows[1], rows[4]
     (store.run_folder(broken.key) / "result.json").write_text("{")
-    result = json.loads((store.run_folder(strange.key) / "result.json").read_text())
+    result = read_sealed_json(store.run_folder(strange.key) / "result.json")
     result["metrics"]["test"] = {"accuracy": "high"}
-    (store.run_folder(strange.key) / "result.json").write_text(json.dumps(result))
+    write_sealed_json(store.run_folder(strange.key) / "result.json", result)
     (store.run_folder(swapped.key) / "spec.json").unlink()
     (store.root / "plans" / "bad.json").write_text('{"table": "x", "profile": "y", "rows": [{"key": 3}]}')
     (store.root / "plans" / "worse.json").write_text("no")

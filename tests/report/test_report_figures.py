@@ -15,6 +15,7 @@ import pytest
 from report_stores import METHODS, Filler, Left, note_plan, row, write_run
 
 from esupcon.experiments.store import Store
+from esupcon.files import read_sealed_json, write_sealed_json
 from esupcon.probability import Predictions, confusion_matrix
 from esupcon.report.content import read_content
 from esupcon.report.details import MOST_COLUMNS, chosen_details
@@ -197,9 +198,9 @@ def test_what_is_missing_is_said_and_not_drawn(store: Store, fill: Filler) -> No
     left = Left(predictions=False, embedding=False, epochs=None, peak=None)
     for one in fill({"ce": [70.0]}, left):
         result = store.run_folder(one.key) / "result.json"
-        content = json.loads(result.read_text())
+        content = read_sealed_json(result)
         content["provenance"]["train_seconds"] = content["provenance"]["seconds"] = 3.0
-        result.write_text(json.dumps(content))
+        write_sealed_json(result, content)
     found = sections_of(store.root)
     for key in ("reliability", "curves", "sensitivity", "classes", "embedding", "confusion"):
         assert not found[key].options and found[key].missing.endswith(".")

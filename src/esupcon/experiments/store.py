@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from esupcon.data.locking import exclusive
 from esupcon.experiments.spec import Row, RunSpec, canonical_json
-from esupcon.files import read_json, write_json
+from esupcon.files import read_json, read_sealed_json, write_json
 
 SPEC_FILE, RESULT_FILE, LOG_FILE = "spec.json", "result.json", "log.txt"
 State = Literal["done", "running", "begun", "failed", "open"]
@@ -105,8 +105,8 @@ class Store:
             raise ValueError(f"{folder / SPEC_FILE} does not describe a run: {error.errors()[0]['msg']}.") from None
         except FileNotFoundError:
             raise ValueError(f"{folder / SPEC_FILE} is missing.") from None
-        result = read_json(folder / RESULT_FILE)
-        if not isinstance(result, dict) or not {"metrics", "provenance", "spec"} <= result.keys():
+        result = read_sealed_json(folder / RESULT_FILE)
+        if not {"metrics", "provenance", "spec"} <= result.keys():
             raise ValueError(f"{folder / RESULT_FILE} is not the result of a run.")
         if spec.key != key:
             raise ValueError(f"{folder} holds the run {spec.key}, not {key}.")

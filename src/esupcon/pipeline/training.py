@@ -12,17 +12,19 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from esupcon.data.locking import exclusive
 from esupcon.data.scenarios import Scenario
 from esupcon.doctor import Finding, check_after
 from esupcon.engine import Fitted, TrainSpec, fit
 from esupcon.engine.checkpoints import Checkpoints
 from esupcon.engine.history import TIMING
-from esupcon.files import read_json, write_json
+from esupcon.files import read_sealed_json, write_sealed_json
 from esupcon.pipeline.embedding import EMBEDDING_FILE, save_embedding
 from esupcon.pipeline.measures import measure
 from esupcon.pipeline.memory import peak_memory, reset_peak_memory
@@ -96,39 +98,40 @@ def train(
         spec = spec.model_copy(update={"epochs": default_epochs(len(prepared.train.x))})
         say(f"{spec.epochs} epochs, chosen by the {len(prepared.train.x):,} samples; say --epochs to change it.")
     key = spec.key(data=dataset.fingerprint, preparation=_decisive(prepared))
-    stored = None if overwrite else _stored(folder, key, spec, prepared)
-    if stored is not None:
-        return stored
-    if overwrite and first:
-        _remove_results(folder)
-    fitted = fit(
-        spec,
-        prepared.train,
-        out=folder,
-        overwrite=overwrite and first,  # what the first process has begun, the others must not remove
-        devices=devices,
-        accelerator=accelerator,
-        checkpoint_seconds=checkpoint_seconds,
-        should_stop=should_stop,
-        log=say,
-        progress=progress,
-    )
-    outcome = _outcome(fitted, prepared, key, options)
-    provenance = {
-        "command": " ".join(sys.argv) if command is None else command,
-        "source": str(Path(source).absolute()) if Path(source).exists() else os.fspath(source),
-        "seconds": round(time.monotonic() - started, 3),
-        "train_seconds": _seconds_of_training(folder),
-        "peak_memory_bytes": peak_memory(),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "devices": devices,
-        "commit": git_commit(),
-        "versions": versions(),
-    }
-    result = Result(folder, outcome, provenance)
-    if is_first_process():
-        _store(result, fitted, prepared, say)
-    return result
+    with _alone_in(folder, first):
+        stored = None if overwrite else _stored(folder, key, spec, prepared)
+        if stored is not None:
+            return stored
+        if overwrite and first:
+            _remove_results(folder)
+        fitted = fit(
+            spec,
+            prepared.train,
+            out=folder,
+            overwrite=overwrite and first,  # what the first process has begun, the others must not remove
+            devices=devices,
+            accelerator=accelerator,
+            checkpoint_seconds=checkpoint_seconds,
+            should_stop=should_stop,
+            log=say,
+            progress=progress,
+        )
+        outcome = _outcome(fitted, prepared, key, options)
+        provenance = {
+            "command": " ".join(sys.argv) if command is None else command,
+            "source": str(Path(source).absolute()) if Path(source).exists() else os.fspath(source),
+            "seconds": round(time.monotonic() - started, 3),
+            "train_seconds": _seconds_of_training(folder),
+            "peak_memory_bytes": peak_memory(),
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "devices": devices,
+            "commit": git_commit(),
+            "versions": versions(),
+        }
+        result = Result(folder, outcome, provenance)
+        if is_first_process():
+            _store(result, fitted, prepared, say)
+        return result
 
 
 def read_result(folder: str | os.PathLike[str]) -> Result:
@@ -136,10 +139,23 @@ def read_result(folder: str | os.PathLike[str]) -> Result:
     path = Path(folder) / RESULT_FILE
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no finished run: there is no {RESULT_FILE}. Train it first.")
-    values = read_json(path)
-    if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA or "provenance" not in values:
+    values = read_sealed_json(path)
+    if values.pop("schema", None) != SCHEMA or "provenance" not in values:
         raise ValueError(f"{path} is not a result of schema {SCHEMA}. Train again with overwrite.")
     return Result(Path(folder), provenance=values.pop("provenance"), outcome=values, already_finished=True)
+
+
+@contextmanager
+def _alone_in(folder: Path, first: bool) -> Iterator[None]:
+    """No second training in one folder: each would take the other's checkpoints for its own."""
+    if not first:
+        yield  # the first process of this run holds the lock for all of them
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusive(folder / ".lock") as held:
+        if held is False:
+            raise ValueError(f"another process is training in {folder}. Wait for it, or choose another folder.")
+        yield
 
 
 def _decisive(prepared: Prepared) -> dict[str, Any]:
@@ -157,6 +173,7 @@ def _stored(folder: Path, key: str, spec: TrainSpec, prepared: Prepared) -> Resu
             f"{folder} holds the result of another run: {_difference(result.outcome, spec, prepared)}. "
             "Choose another folder, or pass --overwrite."
         )
+    Checkpoints(folder, key, lambda line: None).clear()  # a kill right after the result may have left some
     return result
 
 
@@ -228,7 +245,7 @@ def _store(result: Result, fitted: Fitted, prepared: Prepared, say: Log) -> None
         say(str(finding))
         outcome["findings"].append(finding.as_dict())
     save_trained(result.model, fitted, outcome, result.provenance)
-    write_json(result.out / RESULT_FILE, result.as_dict())
+    write_sealed_json(result.out / RESULT_FILE, result.as_dict())
     Checkpoints(result.out, fitted.key, say).clear()
 
 
