@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from grid_readers import grid_readers
 from PIL import Image
 
 import esupcon
@@ -389,6 +390,8 @@ def _all() -> Iterator[tuple[str, Reader]]:
     yield "run", Reader(lambda: [b'{"key": "k", "precision": "32", "spec": {}}'], _in_file("run.json", _read_run_file))
     yield "result", Reader(_results, _in_file("result.json", lambda file: read_result(file.parent)))
     yield "cache-entry", Reader(_cache_entries, _read_cache_entry)
+    for name, seeds, read in grid_readers():
+        yield name, Reader(seeds, read)
 
 
 READERS = dict(_all())

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -20,21 +19,6 @@ from esupcon.experiments.grid import Standing, run_grid
 from esupcon.experiments.local import LocalExecutor, usable_cores
 from esupcon.experiments.spec import Row
 from esupcon.experiments.store import Store
-
-DRIVER = """
-import sys
-from pathlib import Path
-sys.path[:0] = sys.argv[3:]
-from esupcon.experiments.grid import run_grid
-from esupcon.experiments.local import LocalExecutor
-from esupcon.experiments.store import Store
-from small_grid import ONE_THREAD_EACH, small_rows, task_maker
-store = Store(sys.argv[2])
-store.create()
-rows = small_rows(Path(sys.argv[1]), n_seeds=4, epochs=20)
-standing = run_grid(rows, store, LocalExecutor(ONE_THREAD_EACH), task_maker(store), say=print)
-assert standing.is_complete, standing
-"""
 
 
 @pytest.fixture
@@ -106,22 +90,6 @@ def _worker_of(store: Store, key: str) -> int:
             except OSError:
                 continue
     raise AssertionError("nobody holds the lock")
-
-
-def test_two_commands_share_a_store(store: Store, tmp_path: Path) -> None:
-    rows = small_rows(tmp_path, n_seeds=4, epochs=20)
-    words = [sys.executable, "-c", DRIVER, str(tmp_path), str(store.root)]
-    words += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-    drivers = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    for driver in drivers:
-        out, err = driver.communicate(timeout=120)
-        assert driver.returncode == 0, out + err
-    assert store.keys() == sorted(row.key for row in rows)
-    # Each run writes one line when it begins to train: twice would mean that it was computed twice.
-    for row in rows:
-        epochs = Counter((store.run_folder(row.key) / "timing.jsonl").read_text().splitlines())
-        assert len(epochs) == 20
-    assert not list((store.root / "work").iterdir())
 
 
 def test_stopping_saves_and_the_next_command_goes_on(store: Store, tmp_path: Path) -> None:

@@ -174,10 +174,22 @@ class Store:
         found = []
         for path in paths:
             content = read_json(path)
-            if not isinstance(content, dict) or not {"table", "profile", "rows"} <= content.keys():
+            if not _is_plan(content):
                 raise ValueError(f"{path} is not a plan of runs. Delete it; the command that made it makes it again.")
             found.append(content)
         return found
+
+
+def _is_plan(content: Any) -> bool:
+    """Whether every row of it is a run that the key belongs to."""
+    if not isinstance(content, dict) or not isinstance(content.get("rows"), list):
+        return False
+    if not all(isinstance(content.get(name), str) for name in ("table", "profile")):
+        return False
+    try:
+        return all(RunSpec.model_validate(row["spec"]).key == row["key"] for row in content["rows"])
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def write_spec(folder: Path, spec: RunSpec) -> None:

@@ -1,0 +1,119 @@
+"""Grids that are killed, shared and damaged."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small_grid import small_rows
+
+from esupcon.experiments.spec import Row
+from esupcon.experiments.status import status_of
+from esupcon.experiments.store import Store
+from esupcon.files import read_sealed_json
+
+pytestmark = pytest.mark.reliability
+
+DRIVER = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[3:]
+from esupcon.experiments.grid import run_grid
+from esupcon.experiments.local import LocalExecutor
+from esupcon.experiments.store import Store
+from small_grid import small_rows, task_maker
+store = Store(sys.argv[2])
+store.create()
+rows = small_rows(Path(sys.argv[1]), n_seeds=3, epochs=40)
+standing = run_grid(rows, store, LocalExecutor(2), task_maker(store), say=print)
+assert standing.is_complete, standing
+"""
+N_KILLS, N_KILLS_LONG = 3, 30
+N_RUNS = 6
+
+
+def start(home: Path, store: Store) -> subprocess.Popen[str]:
+    tests = Path(__file__).parents[1]
+    words = [sys.executable, "-c", DRIVER, str(home), str(store.root), str(tests / "experiments"), str(tests)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def planned(home: Path) -> list[Row]:
+    return small_rows(home, n_seeds=3, epochs=40)
+
+
+def workers_of(driver: subprocess.Popen[str]) -> list[int]:
+    """Its children: each worker is the leader of a session of its own."""
+    path = Path(f"/proc/{driver.pid}/task/{driver.pid}/children")
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+def outcome(store: Store, key: str) -> dict[str, object]:
+    folder = store.run_folder(key)
+    found: dict[str, object] = read_sealed_json(folder / "result.json")
+    del found["provenance"]
+    return found | {name: (folder / name).read_bytes() for name in ("history.jsonl", "predictions.npz", "spec.json")}
+
+
+def test_a_grid_killed_at_random_moments(tmp_path: Path, long_version: bool) -> None:
+    """Driver and workers at once, as when a machine goes down; then the same command to its end."""
+    rng = random.Random(3)
+    undisturbed, store = Store(tmp_path / "undisturbed"), Store(tmp_path / "store")
+    rows = planned(tmp_path)
+    started = time.monotonic()
+    driver = start(tmp_path, undisturbed)
+    output, _ = driver.communicate(timeout=200)
+    assert driver.returncode == 0, output
+    took = time.monotonic() - started
+    for number in range(N_KILLS_LONG if long_version else N_KILLS):
+        if len(store.keys()) == N_RUNS:  # all done before the last kill: once more from the beginning
+            store = Store(tmp_path / f"store-{number}")
+        driver = start(tmp_path, store)
+        # Most of the time is spent on starting: the moments lie where the work is.
+        time.sleep(took * rng.uniform(0.3, 0.9))
+        for pid in [*workers_of(driver), driver.pid]:
+            os.kill(pid, signal.SIGKILL)
+        driver.communicate(timeout=60)
+    driver = start(tmp_path, store)
+    output, _ = driver.communicate(timeout=200)
+    assert driver.returncode == 0, output
+    assert store.keys() == sorted(row.key for row in rows)
+    for row in rows:
+        assert outcome(store, row.key) == outcome(undisturbed, row.key)
+    assert not list((store.root / "work").iterdir())
+
+
+def test_four_drivers_on_one_store(tmp_path: Path) -> None:
+    store, rows = Store(tmp_path / "store"), planned(tmp_path)
+    drivers = [start(tmp_path, store) for _ in range(4)]
+    for driver in drivers:
+        output, _ = driver.communicate(timeout=250)
+        assert driver.returncode == 0, output
+    assert store.keys() == sorted(row.key for row in rows)
+    for row in rows:
+        assert store.read(row.key).accuracy is not None
+        # A line for each epoch that was trained, by whoever trained it: more would mean that a run was done twice.
+        assert len((store.run_folder(row.key) / "timing.jsonl").read_text().splitlines()) == 40
+    assert not list((store.root / "work").iterdir())
+    assert not list((store.root / "locks").iterdir())
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"table": "a", "profile": "b", "rows": [{"key": "c"}]}'])
+def test_a_damaged_plan_is_named(tmp_path: Path, content: str) -> None:
+    store, rows = Store(tmp_path / "store"), planned(tmp_path)
+    store.create()
+    store.note_plan(rows, title="t", notes=[], extra={})
+    assert status_of(store)[0].n_runs == N_RUNS
+    plan = next((store.root / "plans").iterdir())
+    for damaged in (content, plan.read_text().replace('"epochs": 40', '"epochs": 41', 1)):
+        plan.write_text(damaged)
+        with pytest.raises(ValueError, match=str(plan)) as refusal:
+            status_of(store)
+        assert "\n" not in str(refusal.value)
