@@ -31,7 +31,7 @@ MOST_BYTES, MOST_FILES = 24 << 20, 0
 
 def steps(folder: Path, *, n_images: int = 60) -> dict[str, Step]:
     """What a round does, by name, in its order; a further step is a further entry."""
-    photos, run = _photos(folder / "photos", n_images), folder / "run"
+    photos, run, store = _photos(folder / "photos", n_images), folder / "run", folder / "store"
 
     def command(*words: object) -> None:
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
@@ -44,11 +44,18 @@ def steps(folder: Path, *, n_images: int = 60) -> dict[str, Step]:
         recipe = ("--encoder", "mlp-32x1", "--precision", "32", "--epochs", "3", "--checkpoint-seconds", "0")
         command("train", photos, "--out", run, *recipe, "--workers", "1")
 
+    def reproduce() -> None:
+        """The first round computes two runs in a worker; the others find them stored."""
+        quick = ("--set", "epochs=1", "--set", "encoder=mlp-16x1", "--seeds", "1", "--workers", "1")
+        command("reproduce", "full", "--profile", "smoke", "--method", "ce,esupcon", "--store", store, *quick)
+
     return {
         "train": train,
         "evaluate": lambda: command("evaluate", run, photos, "--workers", "1", "--plot", folder / "reliability.png"),
         "calibrate": lambda: command("calibrate", run, photos, "--on", "test", "--workers", "1"),
         "predict": lambda: command("predict", run, photos, "--top-k", "2", "--workers", "1"),
+        "reproduce": reproduce,
+        "report": lambda: command("report", store, "--out", folder / "report.html"),
     }
 
 

@@ -1,7 +1,8 @@
 """Supervised contrastive classification: one objective for the embedding and its classifier."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from esupcon.lazy import names_from
 
 if TYPE_CHECKING:
     from esupcon.estimator import ContrastiveClassifier, load
@@ -9,15 +10,5 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["ContrastiveClassifier", "__version__", "load"]
 
-
-def __getattr__(name: str) -> Any:
-    """The estimator is imported when first asked for: the package alone needs neither torch nor scikit-learn."""
-    if name not in ("ContrastiveClassifier", "load"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module("esupcon.estimator"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# The package alone needs neither torch nor scikit-learn.
+__getattr__, __dir__ = names_from(__name__, {"ContrastiveClassifier": "estimator", "load": "estimator"})

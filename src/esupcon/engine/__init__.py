@@ -3,8 +3,9 @@
 Names are imported when first asked for: a specification is read and hashed without torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from esupcon.lazy import names_from
 
 if TYPE_CHECKING:
     from esupcon.engine.data import TrainData
@@ -23,14 +24,4 @@ _HOMES = {
     "fit": "fitting",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names_from(__name__, _HOMES)
