@@ -143,6 +143,7 @@ sys.exit(main(["train", "digits", "--out", {str(tmp_path / "run")!r}, "--encoder
 """
     ended = warm.script(die_early)
     assert ended.code == code
+    assert ended.err.endswith(("esupcon: interrupted.\n", "esupcon: terminated.\n"))
     assert "Traceback" not in ended.err
     assert warm.esupcon("train", "digits", "--out", tmp_path / "run", *RECIPE).code == 0
 

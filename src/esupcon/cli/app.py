@@ -23,7 +23,7 @@ from esupcon.cli.predict import predict
 from esupcon.cli.report import report
 from esupcon.cli.reproduce import reproduce
 from esupcon.cli.status import status
-from esupcon.cli.stopping import Terminated
+from esupcon.cli.stopping import Interrupted, Terminated, interruptions_are_ours
 from esupcon.cli.train import train
 
 # The class of mistakes on the command line; typer shows it by its children alone.
@@ -86,8 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     session = _Session()
     try:
-        code = typer.main.get_command(app).main(args=arguments, prog_name="esupcon", standalone_mode=False, obj=session)
-    except KeyboardInterrupt:
+        with interruptions_are_ours():
+            command = typer.main.get_command(app)
+            code = command.main(args=arguments, prog_name="esupcon", standalone_mode=False, obj=session)
+    except (KeyboardInterrupt, Interrupted):
         code = _stopped("interrupted.", exit_codes.INTERRUPTED)
     except Terminated:
         code = _stopped("terminated.", exit_codes.TERMINATED)

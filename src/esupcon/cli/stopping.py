@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -12,6 +14,28 @@ from esupcon.cli import exit_codes
 
 class Terminated(BaseException):
     """SIGTERM, as KeyboardInterrupt is for SIGINT."""
+
+
+class Interrupted(BaseException):
+    """SIGINT, under a name that the command-line library does not turn into a silent exit."""
+
+
+@contextmanager
+def interruptions_are_ours() -> Iterator[None]:
+    """Ctrl-C raises `Interrupted`, unless it is being ignored, as in a job in the background."""
+    ours = threading.current_thread() is threading.main_thread()
+    ours = ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted
 
 
 class Stopper:
@@ -47,4 +71,4 @@ class Stopper:
         again = self.signal is not None
         self.signal = number
         if again or not self._was_asked:
-            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+            raise Terminated if number == signal.SIGTERM else Interrupted
