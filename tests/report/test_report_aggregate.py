@@ -200,6 +200,19 @@ def test_best_are_all_that_no_other_beats(means: dict[str, float], lower: bool) 
             assert (method in best) is not beaten
 
 
+def test_a_table_to_choose_by_shows_held_out_accuracy_alone(store: Store) -> None:
+    one = row("ce")
+    write_run(store, one)
+    path = store.run_folder(one.key) / "result.json"
+    result = read_sealed_json(path)
+    result["metrics"]["held_out"] = {"accuracy": 0.625}
+    write_sealed_json(path, result)
+    note_plan(store, [one], measure="held_out")
+    table = only_table(store)
+    assert [panel.measure.key for panel in table.panels] == ["held_out"]
+    assert table.panels[0].cells["ce"][0].summary.mean == 62.5
+
+
 def test_a_damaged_run_and_a_damaged_plan_are_named(store: Store, fill: Filler) -> None:
     rows = fill({"ce": [70.0, 71.0, 72.0], "esupcon": [75.0, 76.0, 77.0]})
     broken, strange, swapped = rows[0], rows[1], rows[4]

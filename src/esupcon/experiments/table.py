@@ -14,7 +14,7 @@ from esupcon.experiments.spec import SCENARIO_FIELDS
 from esupcon.methods import METHODS
 
 Model = TypeVar("Model", bound=BaseModel)
-Measure = Literal["accuracy", "ece", "cost"]
+Measure = Literal["accuracy", "held_out", "ece", "cost"]
 Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
 

@@ -49,6 +49,12 @@ def _accuracy(run: StoredRun) -> float | None:
     return None if share is None else 100 * share
 
 
+def _held_out_accuracy(run: StoredRun) -> float | None:
+    metrics = run.result["metrics"].get("held_out")
+    share = metrics.get("accuracy") if isinstance(metrics, dict) else None
+    return 100 * share if isinstance(share, int | float) else None
+
+
 def _ece_after(run: StoredRun) -> float | None:
     report = calibration(run.folder)
     return None if report is None else 100 * report.ece_after
@@ -118,6 +124,7 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 ACCURACY = Measure("accuracy", "Accuracy on the test set", "%", 1, False, _accuracy, paper="paper_accuracy")
+HELD_OUT = Measure("held_out", "Accuracy on held-out training samples", "%", 1, False, _held_out_accuracy)
 ECE = Measure("ece", "ECE after calibration", "%", 2, True, _ece_after, paper="paper_ece", paper_scale=100)
 ECE_BEFORE = Measure("ece_before", "ECE before calibration", "%", 2, True, _ece_before)
 STEP = Measure("step_time", "Time of a training step", "ms", 1, True, step_milliseconds, relative=True)
@@ -126,6 +133,7 @@ MEMORY = Measure("memory", "Peak memory", "MB", 0, True, peak_megabytes, relativ
 # By the measure that a table names; a table is shown once for each.
 PANELS: dict[str, tuple[Measure, ...]] = {
     "accuracy": (ACCURACY,),
+    "held_out": (HELD_OUT,),  # a table that settings are chosen by shows nothing of the test set
     "ece": (ECE, ECE_BEFORE),
     "cost": (STEP, MEMORY),
 }
