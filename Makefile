@@ -42,6 +42,7 @@ bench: $(STAMP)  ## speed and memory beside the peers
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/grid.py
+	$(BIN)/python benchmarks/report.py
 
 soak: $(STAMP)  ## the long versions of the reliability tests: about two hours
 	ESUPCON_SOAK=1 $(BIN)/python -m pytest -m reliability --timeout 7200
