@@ -11,6 +11,7 @@ import io
 import json
 import pickle
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from esupcon.data.tiny_imagenet import list_tiny_imagenet
 from esupcon.engine import TrainSpec
 from esupcon.engine.checkpoints import Checkpoints
 from esupcon.engine.run import claim_folder
+from esupcon.files import write_sealed_json
 from esupcon.pipeline.training import read_result
 from esupcon.probability import Predictions
 
@@ -342,7 +344,9 @@ def _read_run_file(path: Path) -> object:
 
 
 def _results() -> list[bytes]:
-    return [json.dumps({"schema": 1, "key": "k", "metrics": {"test": None}, "provenance": {"seconds": 1.0}}).encode()]
+    result = {"schema": 1, "key": "k", "metrics": {"test": None}, "provenance": {"seconds": 1.0}}
+    with tempfile.TemporaryDirectory() as place:
+        return [write_sealed_json(Path(place) / "result.json", result).read_bytes()]
 
 
 def _cache_entries() -> list[bytes]:

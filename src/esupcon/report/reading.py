@@ -38,7 +38,7 @@ def collect(root: Path) -> Collected:
     keys = store.keys()
     for key in keys:
         try:
-            runs[key] = _checked(store.read(key))
+            runs[key] = store.read(key)
         except (ValueError, OSError) as error:
             damaged[key] = " ".join(str(error).split())
     plans, unreadable = _plans(store)
@@ -52,16 +52,6 @@ def collect(root: Path) -> Collected:
         )
     failures = {path.stem: store.failure(path.stem) or "" for path in sorted((root / "failed").glob("*.json"))}
     return Collected(root, plans, runs, damaged, unreadable, failures)
-
-
-def _checked(run: StoredRun) -> StoredRun:
-    """The parts of a result that every report reads must be of the right kind."""
-    metrics, provenance = run.result["metrics"], run.result["provenance"]
-    test = metrics.get("test") if isinstance(metrics, dict) else False
-    accuracy = test.get("accuracy") if isinstance(test, dict) else None
-    if not (test is None or isinstance(accuracy, int | float)) or not isinstance(provenance, dict):
-        raise ValueError(f"{run.folder / 'result.json'} is not the result of a run.")
-    return run
 
 
 def _plans(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
