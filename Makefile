@@ -44,7 +44,7 @@ bench: $(STAMP)  ## speed and memory beside the peers
 	$(BIN)/python benchmarks/grid.py
 	$(BIN)/python benchmarks/report.py
 
-soak: $(STAMP)  ## the long versions of the reliability tests: about two hours
+soak: $(STAMP)  ## the long versions of the reliability tests, for hours
 	ESUPCON_SOAK=1 $(BIN)/python -m pytest -m reliability --timeout 7200
 	$(BIN)/python fuzz/run.py --cases 20000
 	$(BIN)/python scripts/soak.py

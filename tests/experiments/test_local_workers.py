@@ -49,6 +49,14 @@ def test_threads_are_the_cores_divided() -> None:
         LocalExecutor(0)
 
 
+def test_each_worker_sees_one_gpu_of_those_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = LocalExecutor(3, n_gpus=2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [executor._environment(i)["CUDA_VISIBLE_DEVICES"] for i in range(3)] == ["0", "1", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert [executor._environment(i)["CUDA_VISIBLE_DEVICES"] for i in range(3)] == ["4", "7", "4"]
+
+
 def test_a_killed_worker_and_a_wrong_run(store: Store, tmp_path: Path) -> None:
     """SIGKILL in the middle of a run: it goes on from its checkpoint in another process, to the same end."""
     rows = small_rows(tmp_path, n_seeds=1, epochs=150)

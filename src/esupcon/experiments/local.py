@@ -81,7 +81,8 @@ class LocalExecutor:
         threads = str(self.threads)
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         if self._n_gpus > 1:
-            environment["CUDA_VISIBLE_DEVICES"] = str(index % self._n_gpus)
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(self._n_gpus)))
+            environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[index % self._n_gpus]
         return environment
 
 
