@@ -11,6 +11,8 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
+
 from esupcon.engine import TrainSpec
 from esupcon.experiments.execution import execute
 from esupcon.experiments.plan import make_plan
@@ -55,8 +57,11 @@ def _read_own_profile(folder: Path, content: bytes) -> object:
 def _example() -> Path:
     """A store with one run, made once a process."""
     home = Path(tempfile.mkdtemp(prefix="esupcon-fuzz-"))
-    train = TrainSpec(method="esupcon", encoder="mlp-8x1", epochs=2, batch_size=32, precision="32")
-    row = Row("small", "own", "digits", "full", "esupcon", 0, RunSpec(dataset="digits", n_train=60, train=train))
+    rng, y = np.random.default_rng(0), np.arange(60) % 3
+    x = rng.integers(0, 255, (60, 4, 4, 1)).astype(np.uint8)
+    np.savez(home / "few.npz", x_train=x[:36], y_train=y[:36], x_test=x[36:], y_test=y[36:])
+    train = TrainSpec(method="esupcon", encoder="mlp-8x1", epochs=2, batch_size=18, precision="32")
+    row = Row("small", "own", "few", "full", "esupcon", 0, RunSpec(dataset=str(home / "few.npz"), train=train))
     store = Store(home / "store")
     store.create()
     execute(

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from esupcon.data.locking import exclusive
+from esupcon.experiments.result_file import what_is_wrong
 from esupcon.experiments.spec import Row, RunSpec, canonical_json
 from esupcon.files import read_json, read_sealed_json, write_json
 
@@ -106,8 +107,9 @@ class Store:
         except FileNotFoundError:
             raise ValueError(f"{folder / SPEC_FILE} is missing.") from None
         result = read_sealed_json(folder / RESULT_FILE)
-        if not _is_result(result):
-            raise ValueError(f"{folder / RESULT_FILE} is not the result of a run.")
+        complaint = what_is_wrong(result)
+        if complaint is not None:
+            raise ValueError(f"{folder / RESULT_FILE} is not the result of a run: {complaint}.")
         if spec.key != key:
             raise ValueError(f"{folder} holds the run {spec.key}, not {key}.")
         return StoredRun(key, folder, spec, result)
@@ -178,21 +180,6 @@ class Store:
                 raise ValueError(f"{path} is not a plan of runs. Delete it; the command that made it makes it again.")
             found.append(content)
         return found
-
-
-def _is_result(content: Mapping[str, Any]) -> bool:
-    """Whether what every reader relies on is there: the test's accuracy, if there was a test, and the seconds."""
-    metrics, provenance = content.get("metrics"), content.get("provenance")
-    if not isinstance(metrics, dict) or "test" not in metrics or not isinstance(provenance, dict):
-        return False
-    test = metrics["test"]
-    if test is not None and not (isinstance(test, dict) and _is_number(test.get("accuracy"))):
-        return False
-    return _is_number(provenance.get("seconds")) and _is_number(provenance.get("train_seconds", 0.0))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_plan(content: Any) -> bool:

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -29,14 +30,12 @@ from esupcon.report.words import counted, duration, method_title
 
 
 def as_html(content: Content) -> str:
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - slow to import, as is the next
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - slow to import
 
     sections, n_left_out = _sections(content)
     style = styles(content.methods)
     plotly, script = get_plotlyjs(), _file("page.js")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_file("template.html")).render(
+    page: str = _template().render(
         content=content,
         best=BEST,
         open=OPEN,
@@ -54,6 +53,15 @@ def as_html(content: Content) -> str:
         policy=_policy([plotly, script]),
         data=json_block({section.key: _drawn(section) for section in sections if section.options}),
     )
+    return page
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - slow to import
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_file("template.html"))
 
 
 def json_block(value: Any) -> str:
