@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import pickle
+import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -276,15 +277,19 @@ def _estimator() -> esupcon.ContrastiveClassifier:
     return classifier.fit(rng.normal(size=(12, 3)), np.arange(12) % 2)
 
 
+@cache
+def _saved_once() -> Path:
+    """Saved anew it would bear another moment, and so another digest."""
+    return Path(_estimator().save(Path(tempfile.mkdtemp(prefix="esupcon-fuzz-")) / "model"))
+
+
 def _saved(folder: Path) -> Path:
-    return Path(_estimator().save(folder / "model"))
+    return Path(shutil.copytree(_saved_once(), folder / "model"))
 
 
 def _model_file(name: str) -> Callable[[], list[bytes]]:
     @cache
     def seeds() -> list[bytes]:
-        import tempfile  # noqa: PLC0415 - for seeds alone
-
         with tempfile.TemporaryDirectory() as folder:
             return [(_saved(Path(folder)) / name).read_bytes()]
 

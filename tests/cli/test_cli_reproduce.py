@@ -146,9 +146,12 @@ def test_own_table_method_and_data_set(esupcon, tmp_path: Path, _forget_own_thin
     runs = [store.read(key) for key in store.keys()]  # noqa: SIM118 - a method of the store
     assert {run.spec.train.method for run in runs} == {"ce", "own_pull"}
     assert all(run.accuracy is not None and run.accuracy > 0.6 for run in runs)
+    # Another process, which knows nothing of the module, can look at what is stored.
+    METHODS.pop("own_pull")
+    assert "2 of 2" in esupcon("status", store.root).out
+    assert "own_pull" in esupcon("report", store.root, "--format", "markdown").out.replace("\\", "")
     keys = {run.key for run in runs}
     (tmp_path / "own_things.py").write_text(MODULE.replace("weight=0.5", "weight=0.6"))
-    METHODS.pop("own_pull")
     listed = esupcon("reproduce", tmp_path / "mine.toml", "--profile", "smoke", "--seeds", "1", "--dry-run", "--json")
     assert keys.isdisjoint({row["key"] for row in listed.json}), "another text is another run"
 

@@ -46,6 +46,8 @@ def images_seen(spec: RunSpec) -> float | None:
         main = float(n * train.epochs)
     else:
         return None
+    if train.method not in METHODS:
+        return main  # an own method that this process does not know: one stage is the usual
     stages = METHODS[train.method].stages
     return sum(main * stage.epochs * (1.0 if "encoder" in stage.trains else _FORWARD_SHARE) for stage in stages)
 

@@ -63,6 +63,11 @@ class RunSpec(BaseModel):
     def key(self) -> str:
         return hashlib.sha256(canonical_json({"schema": SCHEMA, **self.model_dump()}).encode()).hexdigest()[:12]
 
+    @classmethod
+    def read(cls, content: Any) -> RunSpec:
+        """A stored specification, to be looked at; it may name an own method that this process does not know."""
+        return cls.model_validate(content, context={"shown_only": True})
+
     @property
     def scenario(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in SCENARIO_FIELDS}

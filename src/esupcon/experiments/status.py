@@ -57,7 +57,7 @@ def status_of(store: Store) -> list[TableStatus]:
             key = row["key"]
             if key not in one.states:
                 one.states[key] = store.state(key)
-                specs.setdefault(place, {})[key] = RunSpec.model_validate(row["spec"])
+                specs.setdefault(place, {})[key] = RunSpec.read(row["spec"])
     finished: dict[str, StoredRun] = {}
     for one in tables.values():
         for key, state in one.states.items():

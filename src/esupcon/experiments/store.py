@@ -26,8 +26,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from esupcon.data.locking import exclusive
-from esupcon.experiments.result_file import what_is_wrong
 from esupcon.experiments.spec import Row, RunSpec, canonical_json
+from esupcon.experiments.stored_files import what_is_wrong, what_is_wrong_with_plan
 from esupcon.files import read_json, read_sealed_json, write_json
 
 SPEC_FILE, RESULT_FILE, LOG_FILE = "spec.json", "result.json", "log.txt"
@@ -101,7 +101,7 @@ class Store:
         """A finished run, checked: its specification must have the key it is stored under."""
         folder = self.run_folder(key)
         try:
-            spec = RunSpec.model_validate(_without_key(read_json(folder / SPEC_FILE)))
+            spec = RunSpec.read(_without_key(read_json(folder / SPEC_FILE)))
         except ValidationError as error:
             raise ValueError(f"{folder / SPEC_FILE} does not describe a run: {error.errors()[0]['msg']}.") from None
         except FileNotFoundError:
@@ -169,29 +169,23 @@ class Store:
         identity = hashlib.sha256(canonical_json([row.as_dict() for row in rows]).encode()).hexdigest()[:12]
         write_json(self.root / "plans" / f"{rows[0].table}-{rows[0].profile}-{identity}.json", content)
 
+    def plan_paths(self) -> list[Path]:
+        """Oldest first."""
+        return sorted((self.root / "plans").glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+    def read_plan(self, path: Path) -> dict[str, Any]:
+        content = read_json(path)
+        complaint = what_is_wrong_with_plan(content)
+        if complaint is not None:
+            raise ValueError(
+                f"{path} is not a plan of runs: {complaint}. Delete it; the command that made it makes it again."
+            )
+        plan: dict[str, Any] = content
+        return plan
+
     def plans(self) -> list[dict[str, Any]]:
-        """Every plan, oldest first; one that cannot be read is a ValueError that names its file."""
-        folder = self.root / "plans"
-        paths = sorted(folder.glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
-        found = []
-        for path in paths:
-            content = read_json(path)
-            if not _is_plan(content):
-                raise ValueError(f"{path} is not a plan of runs. Delete it; the command that made it makes it again.")
-            found.append(content)
-        return found
-
-
-def _is_plan(content: Any) -> bool:
-    """Whether every row of it is a run that the key belongs to."""
-    if not isinstance(content, dict) or not isinstance(content.get("rows"), list):
-        return False
-    if not all(isinstance(content.get(name), str) for name in ("table", "profile")):
-        return False
-    try:
-        return all(RunSpec.model_validate(row["spec"]).key == row["key"] for row in content["rows"])
-    except (ValueError, TypeError, KeyError):
-        return False
+        """Every plan; one that cannot be read is a ValueError that names its file."""
+        return [self.read_plan(path) for path in self.plan_paths()]
 
 
 def write_spec(folder: Path, spec: RunSpec) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from esupcon.experiments.store import Store, StoredRun
-from esupcon.files import read_json
 
 _ROW_TEXTS = ("key", "dataset", "setting", "method")
 
@@ -55,41 +54,12 @@ def collect(root: Path) -> Collected:
 
 
 def _plans(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
-    """Store.plans stops at the first plan it cannot read; a report goes on with the others and names that one."""
-    try:
-        plans = store.plans()
-    except (ValueError, OSError):
-        pass
-    else:
-        if all(_is_plan(plan) for plan in plans):
-            return plans, []
+    """A plan that cannot be read is left out and named; the report goes on with the others."""
     good: list[dict[str, Any]] = []
     complaints = []
-    paths = sorted((store.root / "plans").glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
-    for path in paths:
+    for path in store.plan_paths():
         try:
-            content = read_json(path)
+            good.append(store.read_plan(path))
         except (ValueError, OSError) as error:
             complaints.append(" ".join(f"a plan is left out: {error}".split()))
-            continue
-        if _is_plan(content):
-            good.append(content)
-        else:
-            complaints.append(
-                f"a plan is left out: {path} is not a plan of runs. Delete it; its command makes it again."
-            )
     return good, complaints
-
-
-def _is_plan(content: Any) -> bool:
-    if not isinstance(content, dict) or not isinstance(content.get("rows"), list):
-        return False
-    if not all(isinstance(content.get(name), str) for name in ("table", "profile")):
-        return False
-    return all(
-        isinstance(row, dict)
-        and all(isinstance(row.get(name), str) for name in _ROW_TEXTS)
-        and isinstance(row.get("seed"), int)
-        and isinstance(row.get("spec"), dict)
-        for row in content["rows"]
-    )

@@ -1,10 +1,12 @@
-"""What readers of a stored result rely on: a file that has it otherwise is refused, where it is read and nowhere else."""
+"""What readers of stored results and plans rely on: a file that has it otherwise is refused when it is read."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from esupcon.experiments.spec import RunSpec
 
 
 class _Part(BaseModel):
@@ -68,12 +70,54 @@ class _Result(_Part):
     preparation: _Preparation = _Preparation()
 
 
-def what_is_wrong(content: dict[str, Any]) -> str | None:
+class _Row(_Part):
+    key: str
+    table: str
+    profile: str
+    dataset: str
+    setting: str
+    method: str
+    seed: int = Field(ge=0)
+    spec: dict[str, Any]
+    reduced: str | None = None
+    grid: dict[str, bool | int | float | str | None] = {}
+    paper_accuracy: float | None = None
+    paper_ece: float | None = None
+
+    @model_validator(mode="after")
+    def _own_key(self) -> _Row:
+        found = RunSpec.read(self.spec).key
+        if found != self.key:
+            raise ValueError(f"the run {self.key} has the specification of {found}")
+        return self
+
+
+class _Plan(_Part):
+    table: str
+    profile: str
+    title: str
+    notes: list[str] = []
+    paper: str = ""
+    measure: str = "accuracy"
+    baseline: str = "ce"
+    command: str | list[str] = ""
+    rows: list[_Row] = Field(min_length=1)
+
+
+def what_is_wrong(result: Any) -> str | None:
     """The first thing about a result that is not as it should be, in words; None for a good one."""
+    return _complaint(_Result, result)
+
+
+def what_is_wrong_with_plan(plan: Any) -> str | None:
+    return _complaint(_Plan, plan)
+
+
+def _complaint(kind: type[_Part], content: Any) -> str | None:
     try:
-        _Result.model_validate(content)
+        kind.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        return " ".join(f"{place}: {first['msg']}".split())
+        place = ".".join(str(part) for part in first["loc"]) or "it"
+        return " ".join(f"{place}: {first['msg'].removeprefix('Value error, ')}".split())
     return None
