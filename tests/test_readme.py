@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from esupcon.data.datasets import _REGISTERED
+from esupcon.engine.objective import _LOSSES
 from esupcon.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
@@ -25,11 +28,21 @@ def test_python_blocks_run() -> None:
     assert scope["classifier"].score(scope["X"][500:], scope["y"][500:]) > 0.85
 
 
+@pytest.fixture
+def registers() -> Iterator[None]:
+    """What a page registers ends with it."""
+    before = [(register, dict(register)) for register in (METHODS, _LOSSES, _REGISTERED)]
+    yield
+    for register, content in before:
+        register.clear()
+        register.update(content)
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
-def test_documentation_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documentation_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registers: None) -> None:
     """All Python blocks of a page, one after the other, as a reader would type them."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("esupcon.methods.METHODS", dict(METHODS))  # what a page registers ends with it
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert text.startswith("# ")
