@@ -13,7 +13,19 @@ from esupcon.cli.mistakes import is_mistake, one_line
 from esupcon.cli.output import printable
 from esupcon.methods import METHODS
 
-COMMANDS = ("train", "evaluate", "predict", "calibrate", "demo", "export", "methods", "reproduce", "status", "report")
+COMMANDS = (
+    "train",
+    "evaluate",
+    "predict",
+    "calibrate",
+    "demo",
+    "export",
+    "methods",
+    "reproduce",
+    "status",
+    "report",
+    "publish",
+)
 
 
 def test_every_command_has_an_example(esupcon) -> None:

@@ -18,7 +18,8 @@ from scipy.stats import ttest_rel
 from esupcon.experiments.store import Store
 from esupcon.files import read_sealed_json, write_sealed_json
 from esupcon.report.aggregate import TableResult, aggregate, best_methods, paired_p, summary_of
-from esupcon.report.measures import calibration, epoch_seconds, step_milliseconds
+from esupcon.report.kept_calibration import calibration
+from esupcon.report.measures import epoch_seconds, step_milliseconds
 from esupcon.report.reading import collect
 
 POINTS = st.floats(0, 100, allow_nan=False).map(lambda value: round(value, 3))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from esupcon.experiments.store import StoredRun
-from esupcon.probability import CalibrationReport, Predictions, paper_calibration
+from esupcon.report.kept_calibration import calibration
 
-PREDICTIONS, TIMING = "predictions.npz", "timing.jsonl"
+TIMING = "timing.jsonl"
 
 
 @dataclass(frozen=True)
@@ -63,22 +62,6 @@ def _ece_after(run: StoredRun) -> float | None:
 def _ece_before(run: StoredRun) -> float | None:
     report = calibration(run.folder)
     return None if report is None else 100 * report.ece_before
-
-
-def calibration(folder: Path) -> CalibrationReport | None:
-    """The paper's protocol on a run's stored predictions; None where there are none, or too few to be split."""
-    path = folder / PREDICTIONS
-    return _calibration(path, path.stat().st_mtime_ns) if path.is_file() else None
-
-
-@lru_cache(maxsize=4096)  # tables and figures ask for the same runs
-def _calibration(path: Path, changed: int) -> CalibrationReport | None:
-    try:
-        predictions = Predictions.load(path)
-        # Intervals of single runs are not shown: the spread over seeds is.
-        return paper_calibration(predictions.logits, predictions.labels, n_resamples=1)
-    except (OSError, ValueError):
-        return None
 
 
 def step_milliseconds(run: StoredRun) -> float | None:

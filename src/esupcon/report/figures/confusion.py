@@ -10,7 +10,7 @@ import numpy as np
 from esupcon.experiments.store import StoredRun
 from esupcon.probability import Predictions
 from esupcon.report.details import Detail
-from esupcon.report.measures import PREDICTIONS
+from esupcon.report.kept_calibration import PREDICTIONS
 from esupcon.report.sections import Card, Figure, Option, Section, axis, plain, rounded, ticks
 from esupcon.report.words import method_title
 

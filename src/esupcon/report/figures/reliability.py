@@ -9,7 +9,7 @@ import numpy as np
 
 from esupcon.probability import ReliabilityBins
 from esupcon.report.details import Detail
-from esupcon.report.measures import calibration
+from esupcon.report.kept_calibration import calibration
 from esupcon.report.sections import Card, Figure, Option, Section, Style, axis, rounded
 from esupcon.report.words import method_title
 
