@@ -1,12 +1,12 @@
 """The losses, each as long as its equation.
 
-Throughout, z (n, d) holds raw embeddings, s(a, b) is their cosine similarity divided by the temperature, and
-P_i holds the other samples of the class of sample i. All views of a batch are rows of z: n is the paper's 2N.
+Throughout, `z` (n, d) holds raw embeddings, `s(a, b)` is their cosine similarity divided by the temperature, and
+`P_i` holds the other samples of the class of sample i. All views of a batch are rows of `z`: n is the paper's 2N.
 Values are computed in float32 (float64 for float64 input) whatever autocast says.
 
 `anchors` (a slice or index tensor) restricts the outer sum to some rows while all rows remain contrast and the
 divisor stays that of the whole batch: values and gradients of disjoint anchors add up to those of the batch.
-`check_finite=True` looks for NaN and inf first; it is off by default because it costs a pass over z.
+`check_finite=True` looks for NaN and inf first; it is off by default because it costs a pass over `z`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from esupcon.validation import (
     check_weight,
 )
 
+#: Rows that the outer sum is restricted to; None: all of them.
 Anchors = Tensor | slice | None
+#: What `spce_loss` divides the similarities to a class by: the size of the class, or that of the batch.
 Average = Literal["class", "batch"]
 _P = ParamSpec("_P")
 
@@ -46,9 +48,9 @@ def _as_written(loss: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
 
 @_as_written
 def simclr_loss(z: Tensor, *, temperature: float = 0.5, check_finite: bool = False) -> Tensor:
-    """1/n sum_i [ -s(z_i, z_i') + log sum_{j != i} exp s(z_i, z_j) ], z_i' the other view of image i.
+    """`1/n sum_i [ -s(z_i, z_i') + log sum_{j != i} exp s(z_i, z_j) ]`, `z_i'` the other view of image i.
 
-    z = cat(view1, view2): row i pairs with row i + n/2. This is `supcon_loss` with each image its own class.
+    `z = cat(view1, view2)`: row i pairs with row i + n/2. This is `supcon_loss` with each image its own class.
     """
     if z.ndim == 2 and len(z) % 2:
         raise ValueError(
@@ -67,7 +69,7 @@ def supcon_loss(
     anchors: Anchors = None,
     check_finite: bool = False,
 ) -> Tensor:
-    """mean_i [ -1/|P_i| sum_{p in P_i} s(z_i, z_p) + log sum_{j != i} exp s(z_i, z_j) ].
+    """`mean_i [ -1/|P_i| sum_{p in P_i} s(z_i, z_p) + log sum_{j != i} exp s(z_i, z_j) ]`.
 
     The mean runs over the samples that have a positive; a batch without any is a ValueError.
     """
@@ -91,10 +93,10 @@ def spce_loss(
     anchors: Anchors = None,
     check_finite: bool = False,
 ) -> Tensor:
-    """-1/n sum_i log [ exp l(i, y_i) / sum_k exp l(i, k) ], l(i, k) = 1/m_k sum_{j: y_j = k} s(z_i, z_j).
+    """`-1/n sum_i log [ exp l(i, y_i) / sum_k exp l(i, k) ]`, `l(i, k) = 1/m_k sum_{j: y_j = k} s(z_i, z_j)`.
 
-    `average="class"`: m_k is the size of class k, and classes absent from the batch take no part in the softmax.
-    `average="batch"`: m_k = n, the literal equation with temperature 1; an absent class contributes exp(0), so
+    `average="class"`: `m_k` is the size of class k, and classes absent from the batch take no part in the softmax.
+    `average="batch"`: `m_k = n`, the literal equation with temperature 1; an absent class contributes exp(0), so
     the number of classes matters: `n_classes`, by default the highest label plus one.
     """
     temperature = check_temperature(temperature)
@@ -124,7 +126,7 @@ def spce_posterior(
     temperature: float = 0.1,
     average: Average = "class",
 ) -> Tensor:
-    """p(k | z_i) = exp l(i, k) / sum_c exp l(i, c), the softmax inside `spce_loss`, over support samples.
+    """`p(k | z_i) = exp l(i, k) / sum_c exp l(i, c)`, the softmax inside `spce_loss`, over support samples.
 
     Shape (n, n_classes). A class without support has probability 0 for `average="class"`; for
     `average="batch"` it keeps the exp(0) that the equation gives it.
@@ -146,7 +148,7 @@ def spce_posterior(
 
 @_as_written
 def tightness_loss(z: Tensor, labels: Tensor, prototypes: Tensor, *, check_finite: bool = False) -> Tensor:
-    """-1/n sum_i cos(z_i, theta_{y_i}).
+    """`-1/n sum_i cos(z_i, theta_{y_i})`.
 
     Gradient flows to both arguments, as the equation says. The training methods that learn prototypes beside a
     representation pass `z.detach()`, so that the prototypes follow the embedding and do not steer it: the
@@ -168,7 +170,7 @@ def prototype_loss(
     anchors: Anchors = None,
     check_finite: bool = False,
 ) -> Tensor:
-    """l_pt(z_i, theta_{y_i}) = -s(z_i, theta_{y_i}) + log( sum_k exp s(z_i, theta_k) + sum_{j != i} exp s(z_i, z_j) ).
+    """`-s(z_i, theta_{y_i}) + log( sum_k exp s(z_i, theta_k) + sum_{j != i} exp s(z_i, z_j) )`: l_pt(z_i, theta_{y_i}).
 
     Shape (n,), one value a sample. Equal to log(e^CE + e^SupCon - 1), a smooth maximum of the cross entropy
     of sample i and of its SupCon loss with theta_{y_i} as the positive.
@@ -193,7 +195,7 @@ def esupcon_loss(
     anchors: Anchors = None,
     check_finite: bool = False,
 ) -> Tensor:
-    """1/(n+K) [ w sum_k 1/n_k sum_{i: y_i = k} l_pt(z_i, theta_k) + sum_i l_SupCon(z_i, P_i) ].
+    """`1/(n+K) [ w sum_k 1/n_k sum_{i: y_i = k} l_pt(z_i, theta_k) + sum_i l_SupCon(z_i, P_i) ]`.
 
     K = len(prototypes), n_k the samples of class k in the batch, w = `prototype_weight`. An absent class and a
     sample without a positive contribute 0 and the divisor stays n + K; no positive pair at all is a ValueError.

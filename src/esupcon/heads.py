@@ -11,14 +11,14 @@ from esupcon.validation import check_embeddings, check_labels, check_temperature
 
 
 class LinearHead(nn.Linear):
-    """logits = W z + b: the un-normalised head of plain cross entropy."""
+    """`logits = W z + b`: the un-normalised head of plain cross entropy."""
 
     def __init__(self, dim: int, n_classes: int) -> None:
         super().__init__(dim, n_classes)
 
 
 class PrototypeHead(nn.Module):
-    """logits_k = cos(z, theta_k) / temperature. `weight` (n_classes, dim) holds the prototypes theta.
+    """`logits_k = cos(z, theta_k) / temperature`. `weight` (n_classes, dim) holds the prototypes theta.
 
     The softmax of the logits is the posterior that `esupcon_loss` trains. Prototypes enter through their
     direction alone, so their length carries no information; leave them out of weight decay.
@@ -47,7 +47,7 @@ class PrototypeHead(nn.Module):
 
 
 def class_means(z: Tensor, labels: Tensor, n_classes: int) -> Tensor:
-    """c_k = 1/n_k sum_{i: y_i = k} z_i / |z_i|, shape (n_classes, d); zero for a class without samples."""
+    """`c_k = 1/n_k sum_{i: y_i = k} z_i / |z_i|`, shape (n_classes, d); zero for a class without samples."""
     z = check_embeddings(z)
     labels = check_labels(labels, len(z), n_classes=n_classes)
     counts = torch.bincount(labels, minlength=n_classes).clamp_min(1)

@@ -1,7 +1,7 @@
-"""Module shells over `esupcon.functional`: hyper-parameters in __init__, tensors in forward, no parameters.
+"""Module shells over `esupcon.functional`: hyper-parameters in `__init__`, tensors in `forward`, no parameters.
 
 Prototypes are parameters of a model (`esupcon.heads.PrototypeHead`), so they are saved and optimised with it;
-the losses that need them take them in forward.
+the losses that need them take them in `forward`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from esupcon.validation import check_choice, check_temperature, check_weight
 
 
 class SimCLRLoss(nn.Module):
-    """`functional.simclr_loss`: z = cat(view1, view2)."""
+    """`functional.simclr_loss` as a module: `z = cat(view1, view2)`."""
 
     def __init__(self, temperature: float = 0.5) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class SimCLRLoss(nn.Module):
 
 
 class SupConLoss(nn.Module):
-    """`functional.supcon_loss`."""
+    """`functional.supcon_loss` as a module."""
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class SupConLoss(nn.Module):
 
 
 class SPCELoss(nn.Module):
-    """`functional.spce_loss`."""
+    """`functional.spce_loss` as a module."""
 
     def __init__(self, temperature: float = 0.1, average: Average = "class") -> None:
         super().__init__()
@@ -58,14 +58,14 @@ class SPCELoss(nn.Module):
 
 
 class TightnessLoss(nn.Module):
-    """`functional.tightness_loss`; pass `z.detach()` where only the prototypes shall learn."""
+    """`functional.tightness_loss` as a module; pass `z.detach()` where only the prototypes shall learn."""
 
     def forward(self, z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
         return F.tightness_loss(z, labels, prototypes)
 
 
 class ESupConLoss(nn.Module):
-    """`functional.esupcon_loss`."""
+    """`functional.esupcon_loss` as a module."""
 
     def __init__(self, temperature: float = 0.1, prototype_weight: float = 1.0) -> None:
         super().__init__()

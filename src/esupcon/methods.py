@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 LossName = str  # ce, supcon, spce, tightness, esupcon, or one given to `esupcon.engine.objective.register_loss`
+#: What of a network a term can be taken on.
 Output = Literal["embedding", "projection", "logits"]
+#: What of a network a stage can train.
 Part = Literal["encoder", "projector", "head"]
 
 
@@ -50,6 +52,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Method:
+    """How a network is trained: its kind of head, and the stages, one after the other."""
+
     key: str
     title: str
     summary: str
@@ -137,6 +141,7 @@ ESUPCON = Method(
     stages=(Stage(terms=(Term("esupcon", on="embedding"),), trains=("encoder", "head")),),
 )
 
+#: The known methods by key: the seven, and those that were registered.
 METHODS: dict[str, Method] = {
     method.key: method for method in (CE, SUPCON_CE, SUPCON_CE_N, SUPCON_TT, SPCE, SPCE_M, ESUPCON)
 }
@@ -155,6 +160,7 @@ def register(method: Method) -> Method:
 
 
 def get_method(method: str | Method) -> Method:
+    """The method of that key; a method is returned as it is."""
     if isinstance(method, Method):
         return method
     if method not in METHODS:

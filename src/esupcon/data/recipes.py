@@ -126,6 +126,7 @@ _SIMCLR = ImageRecipe(
     grey=0.2,
 )
 
+#: The recipes that go by name.
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         # The reference recipe of contrastive learning on natural images.

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["NoiseKind", "Scenario", "ScenarioResult", "imbalance", "label_noise", "low_sample"]
 
+#: How `label_noise` makes labels wrong.
 NoiseKind = Literal["shuffle", "symmetric", "pair"]
 NOISE_KINDS: tuple[NoiseKind, ...] = get_args(NoiseKind)
 

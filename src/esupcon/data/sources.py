@@ -22,6 +22,7 @@ from esupcon.data.split import check_test_fraction
 from esupcon.data.tables import list_csv
 from esupcon.data.tiny_imagenet import list_tiny_imagenet
 
+#: The sets that `load` knows by name.
 NAMES = ("digits", *PUBLISHED)
 _BY_SUFFIX = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "arrow"}
 _LARGEST_SIDE = 4096

@@ -33,7 +33,9 @@ Code = Literal[
     "suspect-labels",
 ]
 
+#: From good to know to fatal.
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+#: What can be found, a section of the troubleshooting page each.
 CODES: tuple[Code, ...] = get_args(Code)
 
 

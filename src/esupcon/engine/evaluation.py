@@ -15,7 +15,8 @@ from esupcon.engine.data import TrainData
 from esupcon.heads import class_means
 from esupcon.models import Network
 
-EVALUATION_BATCH = 512
+# On a CPU 128 images at a time took half as long: activations of 512 go back to the system and are zeroed anew.
+_BATCH, _BATCH_ON_CPU = 512, 128
 
 
 @contextmanager
@@ -37,9 +38,10 @@ def outputs_of(
     """The named outputs for every row of x, in the order of x, in float32 or better."""
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
     dtype = next(network.parameters()).dtype
+    size = _BATCH_ON_CPU if device.type == "cpu" else _BATCH
     with evaluating(network):
-        for start in range(0, len(x), EVALUATION_BATCH):
-            batch = data.to_input(x[start : start + EVALUATION_BATCH], device).to(dtype)
+        for start in range(0, len(x), size):
+            batch = data.to_input(x[start : start + size], device).to(dtype)
             for name, value in network.outputs(batch, names).items():
                 parts[name].append(value)
     return {name: torch.cat(values) for name, values in parts.items()}

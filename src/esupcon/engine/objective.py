@@ -15,6 +15,8 @@ from esupcon.methods import LossName, Stage
 
 @dataclass(frozen=True)
 class LossSettings:
+    """What the terms are taken with."""
+
     temperature: float
     prototype_weight: float
     spce_average: Average

@@ -160,6 +160,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         return self._probabilities(outputs(*self._ready(X))[1], adapt=True)
 
     def predict_log_proba(self, X: Any) -> Floats:
+        """The logarithm of `predict_proba`."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
@@ -253,6 +254,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
 
     @property
     def prototypes_(self) -> Floats | None:
+        """Unit vectors (K, d) in the space of `transform`; None for methods with a linear head."""
         check_is_fitted(self)
         return class_vectors(self.network_)
 

@@ -18,6 +18,9 @@ from esupcon.experiments.executor import Event, Task
 
 _GRACE_SECONDS = 60.0
 _LAST_LINES = 5
+# glibc gives large blocks, such as activations, back to the system when they are freed, and the next step
+# has every page of them zeroed anew: 15,000 faults a step for 200 images of 32x32, about a tenth of its time.
+_KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
 
 def usable_cores() -> int:
@@ -79,7 +82,7 @@ class LocalExecutor:
 
     def _environment(self, index: int) -> dict[str, str]:
         threads = str(self.threads)
-        environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        environment = {**_KEEP_FREED_MEMORY, **os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         if self._n_gpus > 1:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(self._n_gpus)))
             environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[index % self._n_gpus]

@@ -33,6 +33,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Plan:
+    """Every run of a table under a profile, and the modules that they need."""
+
     table: Table
     profile: Profile
     rows: tuple[Row, ...]

@@ -43,6 +43,7 @@ class Profile(_Data):
 
 
 def read_profile(name: str) -> Profile:
+    """One of ours by its name, or a TOML file by its path."""
     content, path = read_shipped_or_own("profiles", name)
     content.setdefault("name", name if path is None else path.stem)
     return parsed(Profile, content, f"profile {name}")

@@ -12,6 +12,8 @@ from esupcon.experiments.store import State, Store, StoredRun
 
 @dataclass
 class TableStatus:
+    """How far the runs of a table under a profile have come."""
+
     table: str
     profile: str
     states: dict[str, State] = field(default_factory=dict)  # by key

@@ -56,6 +56,8 @@ class StoredRun:
 
 
 class Store:
+    """A folder of runs that several processes may read and fill at once."""
+
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
 

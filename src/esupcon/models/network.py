@@ -33,10 +33,12 @@ class Network(nn.Module):
         self.projector = projector
 
     def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
         logits: Tensor = self.head(self.encoder(x))
         return logits
 
     def embed(self, x: Tensor) -> Tensor:
+        """The embedding, as the encoder gives it: not normalised."""
         embedding: Tensor = self.encoder(x)
         return embedding
 

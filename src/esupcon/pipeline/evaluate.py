@@ -57,6 +57,8 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Calibration:
+    """What `calibrate` did: the samples that the temperature was fitted on and measured on, and what it changed."""
+
     model: Path
     data: str
     fitted_on: str
