@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -164,3 +166,11 @@ def test_sample_weights_are_refused_aloud() -> None:
     X, y = blobs(30)
     with pytest.raises(TypeError, match="sample_weight"):
         quick().fit(X, y, sample_weight=np.ones(30))
+
+
+def test_a_method_registered_after_the_import_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = blobs(60)
+    with pytest.raises(ValueError, match="'method' parameter"):
+        quick(method="late").fit(X, y)
+    monkeypatch.setitem(METHODS, "late", replace(METHODS["esupcon"], key="late"))
+    assert quick(method="late").fit(X, y).predict_proba(X).shape == (len(X), 3)

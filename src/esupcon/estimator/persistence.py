@@ -79,6 +79,7 @@ def save_estimator(
         }
         arrays = (estimator.examples_.embedding, estimator.examples_.codes)
         metadata = {"model": _digest(folder / WEIGHTS), "content": _digest_of_arrays(*arrays)}
+        metadata["marks"] = _digest_of_marks(metadata)
         # One text: the library writes several in random order, and equal models should be equal files.
         write_bytes(folder / EXAMPLES, to_bytes(tensors, metadata={"esupcon": json.dumps(metadata)}))
     return folder
@@ -209,19 +210,22 @@ def _read_examples(folder: Path, n_classes: int, dim: int) -> Examples | None:
         return None
     try:
         with safe_open(file, framework="np") as opened:
-            marks = json.loads((opened.metadata() or {})["esupcon"])
-            if marks["model"] != _digest(folder / WEIGHTS):
-                return None
+            marks = dict(json.loads((opened.metadata() or {})["esupcon"]))
+            digest_of_marks = _digest_of_marks(marks)
             embedding, codes = opened.get_tensor("embedding"), opened.get_tensor("codes")
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{EXAMPLES} is damaged: {error}") from error
+    # Files of before the marks had a digest of their own are read, too.
+    intact = marks.get("marks", digest_of_marks) == digest_of_marks
+    if not intact or marks["content"] != _digest_of_arrays(embedding, codes):
+        raise ValueError(f"{EXAMPLES} does not hold what was saved: its digest differs")
+    if marks["model"] != _digest(folder / WEIGHTS):
+        return None
     fits = embedding.ndim == 2 and embedding.shape[1] == dim and codes.shape == (len(embedding),)
     if not fits or embedding.dtype != np.float32 or codes.dtype != np.int64 or not np.isfinite(embedding).all():
         raise ValueError(f"{EXAMPLES} does not hold what it should")
     if len(codes) == 0 or codes.min() < 0 or codes.max() >= n_classes:
         raise ValueError(f"{EXAMPLES} holds labels of other classes")
-    if marks["content"] != _digest_of_arrays(embedding, codes):
-        raise ValueError(f"{EXAMPLES} does not hold what was saved: its digest differs")
     return Examples(embedding, codes)
 
 
@@ -234,6 +238,11 @@ def _digest_of_arrays(*arrays: NDArray[Any]) -> str:
     for array in arrays:
         digest.update(f"{array.dtype.str}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
+
+
+def _digest_of_marks(marks: Mapping[str, Any]) -> str:
+    """Of whose examples these are and what they are: else a changed digit would make them another model's."""
+    return hashlib.sha256(f"{marks['model']} {marks['content']}".encode()).hexdigest()
 
 
 def _digest(file: Path) -> str:
