@@ -1,29 +1,161 @@
-"""Every example is short, runs, and says something."""
+"""Every example is a notebook as a script: it has the form, runs cell by cell, and finds what it says it finds."""
 
 from __future__ import annotations
 
-import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+from esupcon.methods import METHODS
+
+FOLDER = Path(__file__).parents[1] / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.py"))
+Scope = dict[str, Any]
 
 
-def test_the_examples_are_there() -> None:
-    assert {path.stem for path in EXAMPLES} >= {
-        "images_from_a_folder",
-        "table_with_noisy_labels",
-        "pretrained_embedding",
-    }
+class Cell(NamedTuple):
+    kind: str
+    line: int
+    lines: list[str]
+
+
+def cells_of(path: Path) -> list[Cell]:
+    """Cells of the percent format: each begins with a line `# %%`, those of prose with `# %% [markdown]`."""
+    cells: list[Cell] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.startswith("# %%"):
+            kind = {"# %%": "code", "# %% [markdown]": "markdown"}[line]
+            cells.append(Cell(kind, number + 1, []))
+        else:
+            assert cells, f"{path.name} has lines before its first cell"
+            cells[-1].lines.append(line)
+    return cells
+
+
+def _from_cross_entropy(scope: Scope) -> None:
+    for name, models in scope["found"].items():
+        for model in models:
+            assert (
+                scope["accuracy"](scope["softmax"](scope["logits_of"](model, scope["X_test"])), scope["y_test"]) > 0.8
+            )
+        before, after = scope["calibration"][name]
+        assert after < before
+    assert set(scope["neighbours_right"]) == {"cross entropy", "ESupCon"}
+    assert scope["neighbours_right"]["ESupCon"] > 0.85
+
+
+def _tables(scope: Scope) -> None:
+    assert all(score.mean() > 0.9 for score in scope["scores"].values())
+    assert scope["errors"]["calibrated on 150 rows"] < scope["errors"]["not calibrated"]
+    assert scope["search"].score(scope["X_test"], scope["y_test"]) > 0.85
+    assert scope["width"] == scope["chained"][0].transform(scope["X_test"]).shape[1]
+
+
+def _images(scope: Scope) -> None:
+    assert scope["accuracy"] > 0.9
+    assert scope["rejected"] > 0.9
+    assert scope["difference"] < 1e-5
+    assert not scope["root"].exists(), "it tidies up"
+
+
+def _mislabelled(scope: Scope) -> None:
+    assert scope["n_found"] > 60  # of 90; 14 by chance
+    assert scope["precision"] > 0.7
+    accuracy = scope["accuracy"]
+    assert accuracy["as it is"] > accuracy["logistic regression, as it is"]
+    assert accuracy["without the doubtful"] > accuracy["as it is"]
+
+
+def _probabilities(scope: Scope) -> None:
+    error = scope["reliability_bins"](scope["p"], scope["y_test"]).expected_calibration_error
+    assert error < scope["reliability_bins"](scope["raw"], scope["y_test"]).expected_calibration_error
+    assert Path("runs/examples/reliability.png").stat().st_size > 10_000
+    assert scope["test"].p_value < 1e-6
+    assert abs(scope["shares"] - scope["true_shares"]).max() < 0.1
+    assert scope["right"]["adapted"] > scope["right"]["as trained"]
+    for miscoverage, share in scope["covered"].items():
+        assert share > 1 - miscoverage - 0.06
+    assert min(scope["separation"].values()) > 0.8
+
+
+def _pretrained(scope: Scope) -> None:
+    assert scope["accuracy"]["reshaped"] > scope["accuracy"]["kept"] > 0.8
+    assert scope["recognised"]["kept"] > 0.9
+    assert scope["recognised"]["kept"] > scope["recognised"]["reshaped"]
+    assert {name for name, share in scope["shares"].items() if share > 0.2} == {"one", "seven"}
+    assert scope["after"] >= scope["before"]
+
+
+def _own_method(scope: Scope) -> None:
+    assert len(scope["standing"].finished) == 16
+    assert len(scope["again"].stored) == 16
+    assert not scope["again"].finished
+    assert all(value > 50 for values in scope["accuracies"].values() for value in values)
+    page = scope["report"].read_text(encoding="utf-8")
+    assert "SupCon &amp; CE" in page or "supcon_and_ce" in page
+
+
+# What the prose of each says, held against what happened.
+FINDINGS: dict[str, Callable[[Scope], None]] = {
+    "from_cross_entropy": _from_cross_entropy,
+    "tables_and_cross_validation": _tables,
+    "images_from_a_folder": _images,
+    "mislabelled_data": _mislabelled,
+    "probabilities_to_act_on": _probabilities,
+    "pretrained_embedding": _pretrained,
+    "own_method_in_a_grid": _own_method,
+}
+
+
+@pytest.fixture
+def methods() -> Iterator[None]:
+    """What an example registers ends with it."""
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+    for name in [name for name in sys.modules if name.startswith("esupcon_table_module_")]:
+        del sys.modules[name]
+
+
+def test_the_list_of_examples_is_complete() -> None:
+    assert {path.stem for path in EXAMPLES} == set(FINDINGS)
+    lines = re.findall(r"^\| \[(\w+)\.py\]\((\w+)\.py\) \| .+ \|$", (FOLDER / "README.md").read_text(), re.MULTILINE)
+    assert sorted(lines) == [(path.stem, path.stem) for path in EXAMPLES]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example_runs(path: Path, capsys) -> None:
-    assert len(path.read_text().splitlines()) <= 60
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.main()
-    assert capsys.readouterr().out.count("\n") >= 4
+def test_example_opens_as_a_notebook(path: Path) -> None:
+    cells = cells_of(path)
+    assert (cells[0].kind, cells[1].kind) == ("markdown", "code")
+    assert cells[0].lines[0].startswith("# # "), "it begins with a title"
+    assert sum(line.startswith("# # ") for cell in cells for line in cell.lines) == 1
+    for cell in cells:
+        where = f"{path.name}:{cell.line}"
+        assert any(cell.lines), f"{where} is empty"
+        if cell.kind == "markdown":
+            assert all(re.match(r"#( |$)", line) or not line for line in cell.lines), f"{where}: prose is commented"
+        else:
+            assert not all(line.startswith("#") or not line for line in cell.lines), f"{where} has no code"
+            compile("\n".join(cell.lines), path.name, "exec")  # each by itself: no cell ends within a block
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], methods: None
+) -> None:
+    """Cell by cell in one scope, as a notebook does and as a script amounts to."""
+    monkeypatch.chdir(tmp_path)
+    scope: Scope = {"__name__": "__main__"}
+    for cell in cells_of(path):
+        if cell.kind == "code":
+            capsys.readouterr()
+            code = "\n" * (cell.line - 1) + "\n".join(cell.lines)  # so that a traceback names the line of the file
+            exec(compile(code, str(path), "exec"), scope)
+            printed = capsys.readouterr().out
+            assert printed.strip() or "print(" not in "\n".join(cell.lines)
+    FINDINGS[path.stem](scope)

@@ -1,0 +1,96 @@
+"""Small data in the forms that the pages suppose: what a reader would have in the folder the commands are typed in."""
+
+from __future__ import annotations
+
+import csv
+import pickle
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from page_commands import Block, blocks_of, python_blocks
+from PIL import Image
+
+CLASSES = ("cat", "dog", "owl")
+_CIFAR10_NAMES = b"airplane automobile bird cat deer dog frog horse ship truck".split()
+
+
+def prepare(page: Path, folder: Path) -> None:
+    """Fills the empty `folder` for the commands of a page. Data sets by name lie in `folder`/datasets."""
+    if page.name == "getting-started.md":
+        exec(
+            compile(python_blocks(page)[0], page.name, "exec"), {}
+        )  # it writes photos/, and the shown output is of them
+        write_new(folder / "new")
+        return
+    write_photos(folder / "photos")
+    write_new(folder / "new")
+    write_csv(folder / "labels.csv", folder / "photos")
+    write_cifar(folder / "datasets")
+    tables = [block for block in blocks_of(page) if block.language == "toml"]
+    for table in tables:
+        write_table(table, folder)
+
+
+def write_photos(root: Path, n_each: int = 20) -> None:
+    """photos/cat/003.jpg and so on: 16x16, each class with a colour of its own."""
+    rng = np.random.default_rng(0)
+    for k, name in enumerate(CLASSES):
+        (root / name).mkdir(parents=True)
+        for i in range(n_each):
+            _photo(rng, k).save(root / name / f"{i:03}.jpg")
+
+
+def write_new(root: Path) -> None:
+    root.mkdir()
+    rng = np.random.default_rng(1)
+    for k in range(len(CLASSES)):
+        _photo(rng, k).save(root / f"{k}.jpg")
+        _photo(rng, k).save(root / f"{k}.png")
+
+
+def _photo(rng: np.random.Generator, k: int) -> Image.Image:
+    pixels = rng.integers(0, 120, (16, 16, 3))
+    pixels[..., k] += 120
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def write_csv(path: Path, photos: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file", "species"])
+        writer.writerows(
+            [photo.relative_to(path.parent), photo.parent.name] for photo in sorted(photos.glob("*/*.jpg"))
+        )
+
+
+def write_cifar(root: Path, n: int = 60, n_of_100: int = 400) -> None:
+    """Both sets in the official files, with n images a batch, of noise."""
+    rng = np.random.default_rng(2)
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        labels = (np.arange(n) % 10).tolist()
+        _pickle(root / "cifar-10-batches-py" / name, {b"labels": labels, b"data": _rows(rng, n)})
+    _pickle(root / "cifar-10-batches-py" / "batches.meta", {b"label_names": _CIFAR10_NAMES})
+    for name in ("train", "test"):
+        labels = (np.arange(n_of_100) % 100).tolist()
+        _pickle(root / "cifar-100-python" / name, {b"fine_labels": labels, b"data": _rows(rng, n_of_100)})
+    names = [f"fine {k}".encode() for k in range(100)]
+    _pickle(root / "cifar-100-python" / "meta", {b"fine_label_names": names})
+
+
+def _rows(rng: np.random.Generator, n: int) -> NDArray[np.uint8]:
+    return rng.integers(0, 256, (n, 3072)).astype(np.uint8)
+
+
+def _pickle(path: Path, content: dict[bytes, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+
+def write_table(block: Block, folder: Path) -> None:
+    """mine.toml as the page has it; with the page's registering blocks as mine.py, where the table asks for that."""
+    text = "\n".join(block.lines)
+    (folder / "mine.toml").write_text(text + "\n")
+    if '"mine.py"' in text:
+        registering = [code for code in python_blocks(block.page) if "register" in code]
+        (folder / "mine.py").write_text("\n\n".join(registering) + "\n")
