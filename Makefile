@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.esupcon-installed
 
-.PHONY: help setup demo test check format bench soak clean
+.PHONY: help setup demo docs test check format bench soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -21,6 +21,9 @@ $(STAMP): pyproject.toml constraints.txt scripts/find-python
 
 demo: $(STAMP)  ## train CE beside ESupCon and SupCon+Tt on embedded data, and write a report
 	$(BIN)/esupcon demo --out runs/demo
+
+docs: $(STAMP)  ## build the documentation into site/, with search, to be opened offline
+	$(BIN)/python scripts/docs_build.py --out site
 
 # A process a core with one thread each: threads that outnumber the cores wait for each other.
 test: $(STAMP)  ## run all tests
@@ -50,4 +53,4 @@ soak: $(STAMP)  ## the long versions of the reliability tests, for hours
 	$(BIN)/python scripts/soak.py
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist site

@@ -1,4 +1,4 @@
-"""README and documentation cannot drift: their Python runs, their commands exist, their links lead somewhere."""
+"""README and documentation cannot drift: their Python runs, their commands exist."""
 
 from __future__ import annotations
 
@@ -70,9 +70,3 @@ def test_commands_exist() -> None:
     used = set(re.findall(r"^\$ esupcon ([a-z]+)", README, flags=re.MULTILINE))
     assert used
     assert used <= known
-
-
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")], ids=str)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
