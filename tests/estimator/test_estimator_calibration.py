@@ -16,7 +16,8 @@ from esupcon.probability import fit_temperature, negative_log_likelihood, softma
 
 def test_the_way_depends_on_how_much_there_is() -> None:
     X, y = blobs(400)
-    assert quick(calibrate=True, epochs=2).fit(X, y).calibration_ == "held-out"
+    assert quick(calibrate=True, epochs=2, validation_fraction=0.3).fit(X, y).calibration_ == "held-out"
+    assert quick(calibrate=True, epochs=2).fit(X, y).calibration_ == "cross-fitted"
     assert quick(calibrate=True, epochs=2).fit(X[:100], y[:100]).calibration_ == "cross-fitted"
     for tiny in (quick(calibrate=True, epochs=2).fit(X[:12], y[:12]), quick(epochs=2).fit(X, y)):
         assert tiny.calibration_ == "none" and tiny.calibration_temperature_ == 1.0

@@ -25,8 +25,10 @@ from esupcon.estimator.settings import train_spec
 
 __all__ = ["fit", "partial_fit"]
 
-#: Fewer held-out samples make a poor thermometer: then every sample serves, by cross-fitting.
-FEWEST_HELD_OUT = 30
+#: Fewer held-out samples make a poor thermometer: then every sample serves, by cross-fitting, for four times the work.
+#: From the 38 that breast cancer's 379 rows can spare came temperatures of 2 to 3 where all the rows say 1.5, and a
+#: calibration error of 4.0 % where cross-fitting leaves 0.6.
+FEWEST_HELD_OUT = 100
 FOLDS = 3
 #: Below this nothing can be spared, and the probabilities stay as training leaves them.
 FEWEST_TO_CALIBRATE = 20
