@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
+from reader import Read, Reader
 
 from esupcon.engine import TrainSpec
 from esupcon.experiments.execution import execute
@@ -21,21 +27,37 @@ from esupcon.experiments.spec import Row, RunSpec
 from esupcon.experiments.status import status_of
 from esupcon.experiments.store import Store
 from esupcon.files import write_sealed_json
-from esupcon.report.build import render
+from esupcon.pipeline.training import seconds_of_training
+from esupcon.report.build import FORMATS, render
 from esupcon.report.content import read_content
+from esupcon.report.damage import damage_of
+from esupcon.report.details import Detail, chosen_details
+from esupcon.report.figures.confusion import confusions
+from esupcon.report.figures.cost import cost
+from esupcon.report.figures.curves import curves
+from esupcon.report.figures.maps import embeddings
+from esupcon.report.figures.reliability import reliability
+from esupcon.report.html import json_block
+from esupcon.report.kept_calibration import KEPT, keep_calibration
+from esupcon.report.sections import styles
 
-Seeds = Callable[[], list[bytes]]
-Read = Callable[[Path, bytes], object]
+PLAN = "plan.json"
 
 
-def grid_readers() -> Iterator[tuple[str, Seeds, Read]]:
-    yield "table", lambda: _shipped("tables"), _read_table
-    yield "profile", lambda: _shipped("profiles"), _read_own_profile
-    yield "plan", lambda: [_stored("plans")], _report_with("plans")
-    yield "stored-spec", lambda: [_stored("spec.json")], _report_with("spec.json")
-    yield "stored-result", lambda: [_stored("result.json")], _report_with("result.json", seal=True)
-    yield "history", lambda: [_stored("history.jsonl")], _report_with("history.jsonl")
-    yield "embedding", lambda: [_stored("embedding.npz")], _report_with("embedding.npz")
+def grid_readers() -> Iterator[tuple[str, Reader]]:
+    yield "table", Reader(lambda: _shipped("tables"), _read_table, kind="table")
+    yield "profile", Reader(lambda: _shipped("profiles"), _read_own_profile, kind="profile")
+    yield "plan", Reader(_stored(PLAN), _report_with(PLAN))
+    yield "stored-spec", Reader(_stored("spec.json"), _report_with("spec.json"))
+    # Its classes and its batch size are put together with what these hold.
+    beside = ("timing.jsonl", "predictions.npz", "embedding.npz")
+    yield "stored-result", Reader(_stored("result.json"), _report_with("result.json", beside=beside, seal=True))
+    yield "history", Reader(_stored("history.jsonl"), _drawn_with("history.jsonl"))
+    yield "timing", Reader(_stored("timing.jsonl"), _timed)
+    yield "stored-predictions", Reader(_stored("predictions.npz"), _drawn_with("predictions.npz"), essence=str)
+    yield "embedding", Reader(_stored("embedding.npz"), _drawn_with("embedding.npz"), essence=str)
+    yield "kept-calibration", Reader(_kept_calibration, _drawn_with(KEPT, seal=True))
+    yield "failure", Reader(lambda: [json.dumps({"error": "no", "when": "now"}).encode()], _report_with_failure)
 
 
 def _shipped(kind: str) -> list[bytes]:
@@ -79,32 +101,116 @@ def _example() -> Path:
     return store.root
 
 
+@cache
 def _place(store: Path, name: str) -> Path:
     """A file of the store's one run, or its one plan."""
-    pattern = "plans/*.json" if name == "plans" else f"runs/*/{name}"
-    return next(store.glob(pattern))
+    return next(store.glob("plans/*.json" if name == PLAN else f"runs/*/{name}"))
 
 
-def _stored(name: str) -> bytes:
-    return _place(_example(), name).read_bytes()
+def _stored(name: str) -> Any:
+    return lambda: [_place(_example(), name).read_bytes()]
 
 
-def _report_with(name: str, *, seal: bool = False) -> Read:
+def _copy_of_example(folder: Path, names: Sequence[str]) -> Path:
+    """A store with these files of the example: no time goes into drawing others."""
+    store = folder / "store"
+    run = _place(_example(), "spec.json").parent.name
+    for kind in (f"runs/{run}", "failed", "plans"):
+        (store / kind).mkdir(parents=True)
+    for name in names:
+        original = _place(_example(), name)
+        copy = store / original.relative_to(_example())
+        try:
+            os.link(original, copy)
+        except OSError:  # the two lie on different disks
+            shutil.copyfile(original, copy)
+    return store
+
+
+def _report_with(name: str, *, beside: Sequence[str] = (), seal: bool = False) -> Read:
     """Status and report of a store in which one file is the given one; sealed, it is believed to be whole."""
+    others = [one for one in (PLAN, "spec.json", "result.json", *beside) if one != name]
 
     def read(folder: Path, content: bytes) -> object:
-        shutil.copytree(_example(), folder / "store", copy_function=os.link)
-        path = _place(folder / "store", name)
-        path.unlink()  # a link: the example keeps its own
+        store = _copy_of_example(folder, others)
+        path = store / _place(_example(), name).relative_to(_example())
         path.write_bytes(content)
-        if seal:
-            value = json.loads(content)
-            if not isinstance(value, dict):
-                raise ValueError("no object")
-            value.pop("sha256_of_the_rest", None)
-            write_sealed_json(path, value)
-        status_of(Store(folder / "store"))
-        found = read_content(folder / "store", (), "fuzz")
-        return [render(found, form) for form in ("markdown", "csv", "latex", "html")]
+        if seal and not _sealed(path, content):
+            raise ValueError(f"{path} holds no object")
+        return _status_and_report(store, content)
 
     return read
+
+
+@cache
+def _example_detail() -> tuple[str, Detail]:
+    content = read_content(_example(), (), "fuzz")
+    (detail,), _ = chosen_details(content.tables, content.collected.runs)
+    return content.methods[0], detail
+
+
+def _drawn_with(name: str, *, seal: bool = False) -> Read:
+    """The figures of a run whose folder holds this file alone; what is damaged must be named in the report."""
+
+    def read(folder: Path, content: bytes) -> str:
+        (folder / name).write_bytes(content)
+        if seal and not _sealed(folder / name, content):
+            raise ValueError(f"{folder / name} holds no object")
+        method, detail = _example_detail()
+        run = replace(detail.runs[method], folder=folder)
+        details = [replace(detail, runs={method: run}, all_runs={method: [run]})]
+        style = styles([method])
+        sections = [reliability(details, style), curves(details, style), cost([], details, style)]
+        sections += [embeddings(details), confusions(details)]
+        drawn = {one.key: [vars(card) for option in one.options for card in option.cards] for one in sections}
+        text = json_block(drawn)
+        for damage in damage_of([run]):
+            raise ValueError(damage)
+        return text
+
+    return read
+
+
+def _timed(folder: Path, content: bytes) -> object:
+    drawn = _drawn_with("timing.jsonl")(folder, content)
+    seconds = seconds_of_training(folder)
+    if not 0 <= seconds < math.inf:
+        raise AssertionError(f"a training of {seconds} seconds")
+    return drawn, seconds
+
+
+def _kept_calibration() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        keep_calibration(_place(_example(), "predictions.npz").parent, Path(folder))
+        return [(Path(folder) / KEPT).read_bytes()]
+
+
+def _sealed(path: Path, content: bytes) -> bool:
+    """A forger seals what they write: what it says is then all that stands between it and the code."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, dict):
+        return False
+    value.pop("sha256_of_the_rest", None)
+    write_sealed_json(path, value)
+    return True
+
+
+def _report_with_failure(folder: Path, content: bytes) -> object:
+    """The one run is not there; the last try of it has failed."""
+    store = _copy_of_example(folder, [PLAN])
+    run = next((store / "runs").iterdir())
+    run.rmdir()
+    (store / "failed" / f"{run.name}.json").write_bytes(content)
+    return _status_and_report(store, content)
+
+
+def _status_and_report(store: Path, content: bytes) -> str:
+    """The report in one of its formats, which the content decides: each gets its share of the cases."""
+    status_of(Store(store))
+    found = read_content(store, (), "fuzz")
+    # The library of plots is five megabytes of every page, and no part of what is read here.
+    with mock.patch("plotly.offline.get_plotlyjs", return_value=""):
+        return render(found, FORMATS[zlib.crc32(content) % len(FORMATS)])

@@ -57,6 +57,12 @@ def read_sealed_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def quoted(value: object) -> str:
+    """What a file says, as a message can hold it: one line, with escapes where it is not plain text."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)
+
+
 def _digest(value: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -67,3 +73,20 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must hold JSON; it does not ({error}). Delete it or restore it.") from None
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines; a line that a killed process left unfinished is passed over."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    records = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records

@@ -29,6 +29,8 @@ _DAMAGE = (
     *(NotImplementedError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
 _SUFFIX = ".npy"
+# The record at the end of an archive: its mark, its length with the longest comment, and the largest count it can hold.
+_END, _LONGEST_END, _MANY = b"PK\x05\x06", 22 + 0xFFFF, 0xFFFF
 
 
 class NotPlainArrays(ValueError):  # noqa: N818 - what the file is, for a sentence to quote
@@ -36,8 +38,10 @@ class NotPlainArrays(ValueError):  # noqa: N818 - what the file is, for a senten
 
 
 def array_names(path: Path) -> list[str]:
-    """The names of the arrays in the file."""
+    """The names of the arrays in the file; a damaged name would hide an array, and the file is refused for it."""
     with path.open("rb") as file, _opened(file) as archive:
+        for member in archive.infolist():
+            _check_name(archive, member)
         return [name.removesuffix(_SUFFIX) for name in archive.namelist()]
 
 
@@ -49,11 +53,33 @@ def read_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
 
 def _opened(file: IO[bytes]) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(file)
+        archive = zipfile.ZipFile(file)
+        _check_count(file, len(archive.infolist()))
+    except NotPlainArrays:
+        raise
     except _DAMAGE as error:
         file.seek(0)
         if file.read(6) == npy.MAGIC_PREFIX:
             raise NotPlainArrays("it is a single array, not an archive of several") from None
+        raise NotPlainArrays(_reason(error)) from error
+    return archive
+
+
+def _check_count(file: IO[bytes], n_found: int) -> None:
+    """A damaged length in the directory hides the members behind it; the end of the archive says how many there are."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _LONGEST_END))
+    end = file.read()
+    (n_announced,) = struct.unpack_from("<H", end, end.rfind(_END) + 10)
+    if n_announced != min(n_found, _MANY):
+        raise NotPlainArrays(f"its directory announces {n_announced} arrays and lists {n_found}")
+
+
+def _check_name(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """An archive has each name twice; they are compared when a member is opened."""
+    try:
+        archive.open(member).close()
+    except _DAMAGE as error:
         raise NotPlainArrays(_reason(error)) from error
 
 

@@ -139,6 +139,21 @@ def small_data() -> TrainData:
     return TrainData(pictures(labels, 0), labels, 3)
 
 
+def test_whose_examples_they_are_cannot_be_changed_unnoticed(tmp_path: Path) -> None:
+    """With another mark they would be passed over as another model's."""
+    classifier = esupcon.ContrastiveClassifier(epochs=1, encoder="mlp-4x1", calibrate=False, random_state=0)
+    rng = np.random.default_rng(0)
+    model = Path(classifier.fit(rng.normal(size=(12, 3)), np.arange(12) % 2).save(tmp_path / "model"))
+    file = model / "examples.safetensors"
+    content = file.read_bytes()
+    at = content.index(b"model") + len(b'model\\": \\"')
+    for other in (b"0", b"1"):
+        if content[at : at + 1] != other:
+            file.write_bytes(content[:at] + other + content[at + 1 :])
+            with pytest.raises(ValueError, match="its digest differs"):
+                esupcon.load(model)
+
+
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     """A run that was stopped in its middle, and the logits it would have come to."""
@@ -237,3 +252,15 @@ def test_a_result_that_is_none_is_named(run: Path, content: bytes) -> None:
     with pytest.raises(ValueError, match=r"result\.json") as refusal:
         read_result(run)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"seconds": 2.', b"\xff\xfe", b"[" * 5000, b'{"seconds": NaN}', b'{"seconds": "2"}', b"7"]
+)
+def test_a_torn_line_of_timings_keeps_no_run_from_its_end(tmp_path: Path, torn: bytes) -> None:
+    from esupcon.pipeline.training import seconds_of_training
+
+    assert seconds_of_training(tmp_path) == 0
+    whole = b'{"images_per_second": 9.0, "seconds": 1.5}\n'
+    (tmp_path / "timing.jsonl").write_bytes(whole + torn + b"\n" + whole)
+    assert seconds_of_training(tmp_path) == 3.0

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.reliability
 RECIPE = ("--encoder", "mlp-16x1", "--precision", "32", "--batch-size", "240", "--epochs", "6")
 EVERY_STEP = ("--checkpoint-seconds", "0")
 N_KILLS, N_KILLS_LONG = 6, 30
+LONG_SECONDS = 3600
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -67,6 +68,7 @@ def moments(seconds: float, number: int) -> Iterator[float]:
         yield seconds * (i + rng.random()) / number
 
 
+@pytest.mark.timeout(LONG_SECONDS)
 def test_killed_at_random_moments(
     warm: Warm, undisturbed: tuple[Path, float], tmp_path: Path, long_version: bool
 ) -> None:
@@ -83,6 +85,7 @@ def test_killed_at_random_moments(
     assert killed >= 2
 
 
+@pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.parametrize("torn", [False, True])
 def test_killed_at_file_operations(warm: Warm, tmp_path: Path, long_version: bool, torn: bool) -> None:
     """Before an opening, renaming or removal of a file of the run; `torn`, with half of what was written lost."""

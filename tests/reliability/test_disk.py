@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
 import signal
 import subprocess
@@ -11,52 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from warm import Ended, Warm
+from disks import as_root, assert_one_clear_line, contents, disk_of, fill
+from warm import Warm
 
 from conftest import TRAIN
 from tiny_images import write_folder, write_npz
 
 pytestmark = pytest.mark.reliability
 
-as_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a small disk")
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-def assert_one_clear_line(ended: Ended, *words: str, code: int = 2) -> None:
-    assert ended.code == code, ended.err
-    assert "Traceback" not in ended.err
-    assert ended.last_line.startswith("esupcon: "), ended.err
-    for word in words:
-        assert word in ended.last_line, ended.last_line
-
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 kB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
-
-
-def fill(disk: Path, leave: int) -> Path:
-    """Take all space but `leave` bytes."""
-    free = shutil.disk_usage(disk).free
-    filler = disk / "filler"
-    filler.write_bytes(bytes(max(0, free - leave)))
-    return filler
+    with disk_of(256, tmp_path / "disk") as place:
+        yield place
 
 
 @as_root

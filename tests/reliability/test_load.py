@@ -15,6 +15,7 @@ from tiny_images import write_folder
 pytestmark = pytest.mark.reliability
 
 N_IMAGES, N_IMAGES_LONG = 4_000, 100_000
+LONG_SECONDS = 3600
 SOAK = Path(__file__).parents[2] / "scripts" / "soak.py"
 
 STREAM = """
@@ -40,6 +41,7 @@ print(i + 1, resident() - start[0], opened() - start[1])
 """
 
 
+@pytest.mark.timeout(LONG_SECONDS)
 def test_predictions_stream_in_bounded_memory(warm: Warm, shared_run: Path, tmp_path: Path, long_version: bool) -> None:
     """From a tenth of the way on memory grows by less than 16 MB, whatever the number of images."""
     photos = write_folder(tmp_path / "photos", n_each=10)

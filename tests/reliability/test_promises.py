@@ -15,6 +15,8 @@ PAGE = TESTS.parent / "docs" / "reliability.md"
 #: Tests of the tests themselves, or of a detail of one that is named.
 BESIDE_THE_PAGE = {
     "test_bytes_of_an_archive_that_numpy_trips_over",
+    "test_crashes_are_kept_once_and_as_small_as_they_come",
+    "test_draws_can_be_drawn_again",
     "test_every_promise_has_its_test",
     "test_every_test_holds_a_promise",
     "test_the_checksums_are_those_of_the_real_files",

@@ -88,7 +88,7 @@ def _members(archive: Path) -> Iterator[_Member]:
                 mode = info.external_attr >> 16
                 if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
                     raise ValueError(f"{archive} holds {info.filename!r}, a link or device: refused.")
-                yield info.filename, not info.is_dir(), lambda info=info: bundle.open(info)  # type: ignore[misc]
+                yield info.filename, not info.filename.endswith("/"), lambda info=info: bundle.open(info)  # type: ignore[misc]
         return
     with tarfile.open(archive) as bundle_:
         for member in bundle_:

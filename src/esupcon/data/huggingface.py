@@ -17,8 +17,10 @@ from esupcon.data.folders import TEST_NAMES, TRAIN_NAMES
 from esupcon.data.labels import RawLabels, encode_labels
 from esupcon.data.listing import Listing
 from esupcon.data.progress import Say
+from esupcon.files import quoted
 
 _IMAGE_NAMES = ("image", "img", "images", "picture", "pixel_values")
+_LONGEST_NAME = 255  # bytes; no usual system has longer ones
 _LABEL_NAMES = ("label", "labels", "fine_label", "class", "target", "category", "y")
 
 
@@ -70,7 +72,7 @@ def _parts(source: Path) -> dict[str, list[Path]]:
         return {"train": [source]}
     if (source / "dataset_dict.json").is_file():
         names = _json(source / "dataset_dict.json").get("splits", [])
-        if not isinstance(names, list) or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        if not isinstance(names, list) or not all(map(_is_folder_name, names)):
             raise ValueError(f"{source / 'dataset_dict.json'} must list names of folders; got {names!r:.100}.")
         return {name: _arrow_files(source / name) for name in names}
     if (source / "state.json").is_file():
@@ -81,6 +83,14 @@ def _parts(source: Path) -> dict[str, list[Path]]:
         known = (*TRAIN_NAMES, *TEST_NAMES)
         parts.setdefault(next((word for word in words if word in known), "train"), []).append(file)
     return parts
+
+
+def _is_folder_name(name: object) -> bool:
+    return isinstance(name, str) and _can_be_a_name(name) and Path(name).name == name
+
+
+def _can_be_a_name(name: str) -> bool:
+    return name.isprintable() and len(name.encode()) <= _LONGEST_NAME
 
 
 def _parquet_files(folder: Path) -> Iterator[Path]:
@@ -96,7 +106,7 @@ def _arrow_files(folder: Path) -> list[Path]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{folder / 'state.json'} is not what `datasets` writes. Save the data set again.")
     files = [folder / Path(str(entry.get("filename"))).name for entry in entries]
-    absent = [file.name for file in files if not file.is_file()]
+    absent = [quoted(file.name) for file in files if not (_can_be_a_name(file.name) and file.is_file())]
     if absent or not files:
         raise FileNotFoundError(f"{folder} lacks {', '.join(absent) or 'Arrow files'}. Save the data set again.")
     return files
@@ -119,6 +129,8 @@ def _schema(files: list[Path]) -> tuple[Any, dict[str, Any]]:
     file = files[0]
     with opened(file) as table:
         schema = table.schema_arrow if file.suffix.lower() == ".parquet" else table.schema
+    if not _has_names(schema):
+        raise ValueError(f"{file} is damaged: the name of a column is no text. Save the data set again.")
     features: Any = None
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
@@ -128,7 +140,14 @@ def _schema(files: list[Path]) -> tuple[Any, dict[str, Any]]:
             features = _json(info).get("features")
     if not isinstance(features, dict):
         return schema, {}
-    return schema, {name: one for name, one in features.items() if isinstance(one, dict)}
+    return schema, {name: one for name, one in features.items() if name in schema.names and isinstance(one, dict)}
+
+
+def _has_names(schema: Any) -> bool:
+    try:
+        return isinstance(schema.names, list)
+    except UnicodeDecodeError:
+        return False
 
 
 def _image_columns(schema: Any, features: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from esupcon.data.labels import encode_labels
 from esupcon.data.listing import Arrays
 from esupcon.data.progress import Say
+from esupcon.files import quoted
 from esupcon.npz_file import NotPlainArrays, array_names, read_arrays
 
 # Further names the same things go by, in files that other libraries write.
@@ -31,7 +32,7 @@ def read_npz(file: Path, note: Say, *, layout: str | None = None) -> Arrays:
     for name in ("x_train", "y_train"):
         if name not in content:
             raise ValueError(
-                f"{file} has no {name}; it holds {', '.join(held) or 'nothing'}. "
+                f"{file} has no {name}; it holds {', '.join(map(quoted, held)) or 'nothing'}. "
                 "Expected x_train, y_train and optionally x_test, y_test, classes."
             )
     if ("x_test" in content) != ("y_test" in content):

@@ -8,12 +8,15 @@ code sees the file's word for anything but a shape, a plain dtype and bytes.
 import io
 import math
 import pickle
+import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from esupcon.files import quoted
 
 _PLAIN_DTYPES = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
 
@@ -122,11 +125,24 @@ _STAND_INS = {
 class _Reader(pickle._Unpickler):
     """The reader written in Python: the one written in C can be made to reserve gigabytes by a single number."""
 
+    read: Callable[[int], bytes]
+    append: Callable[[object], None]
+
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _STAND_INS[module, name]
         except KeyError:
-            raise UnsafePickle(f"it asks to run {module}.{name}") from None
+            raise UnsafePickle(f"it asks to run {quoted(f'{module}.{name}')}") from None
+
+    def load_bytearray8(self) -> None:
+        """Python's own makes room for as many bytes as are announced before it looks whether they are there."""
+        (n_announced,) = struct.unpack("<Q", self.read(8))
+        content = bytearray(self.read(n_announced))
+        if len(content) != n_announced:
+            raise UnsafePickle(f"{n_announced:,} bytes are announced where there are {len(content):,}")
+        self.append(content)
+
+    dispatch: ClassVar[dict[int, Any]] = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: load_bytearray8}
 
 
 def read_pickle(path: Path) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from esupcon.data.folders import TEST_NAMES, TRAIN_NAMES
 from esupcon.data.listing import ImageFiles, Listing, Skipped, in_class_order
 from esupcon.data.progress import Say
+from esupcon.files import quoted
 
 _PATH_HEADINGS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path", "img")
 _LABEL_HEADINGS = ("label", "labels", "class", "class_name", "target", "category", "y")
@@ -37,7 +38,7 @@ def list_csv(file: Path, note: Say, *, image_column: str | None = None, label_co
         old = lines.setdefault(_resolved(file.parent, path), new)
         if (old.label, old.part) != (label, part):
             raise ValueError(
-                f"{file} says two things of {path}: {old.label!r} ({old.part}) in line {old.number}, "
+                f"{file} says two things of {quoted(path)}: {old.label!r} ({old.part}) in line {old.number}, "
                 f"{label!r} ({part}) in line {number}. Keep one."
             )
         repeated += old is not new

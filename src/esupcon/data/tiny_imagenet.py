@@ -40,11 +40,20 @@ def _validation(folder: Path, skipped: list[Skipped]) -> list[tuple[str, str]]:
             raise FileNotFoundError(f"{annotations} is missing. Unpack the official archive again.")
         return [(f, path.name) for path in sorted_by_class for f in image_files_below(path, skipped)]
     pairs = []
-    for line in annotations.read_text(encoding="utf-8").splitlines():
+    for line in _lines(annotations):
         name, _, rest = line.partition("\t")
         if name:
             pairs.append((str(folder / "images" / name), rest.partition("\t")[0]))
     return pairs
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{file} must be text in UTF-8; it is not ({error}). Unpack the official archive again."
+        ) from None
 
 
 def _class_names(folder: Path, wnids: list[str]) -> tuple[str, ...]:
@@ -52,7 +61,7 @@ def _class_names(folder: Path, wnids: list[str]) -> tuple[str, ...]:
     words: dict[str, str] = {}
     table = folder / "words.txt"
     if table.is_file():
-        for line in table.read_text(encoding="utf-8").splitlines():
+        for line in _lines(table):
             wnid, _, synonyms = line.partition("\t")
             words[wnid] = synonyms.partition(",")[0].strip()
     names = [words.get(wnid) or wnid for wnid in wnids]

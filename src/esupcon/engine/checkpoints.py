@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from esupcon.files import read_json, write_bytes, write_json
+from esupcon.files import quoted, read_json, write_bytes, write_json
 
 INDEX = "checkpoint.json"
+_OURS = re.compile(r"checkpoint-[0-9]{1,20}\.pt")  # any other name leads elsewhere, or nowhere
 
 
 class Checkpoints:
@@ -68,10 +70,10 @@ class Checkpoints:
             return []
         if key != self.key:
             raise ValueError(
-                f"{self.folder} holds checkpoints of another run ({key}, this one is {self.key}). "
+                f"{self.folder} holds checkpoints of another run ({quoted(key)}, this one is {self.key}). "
                 "Choose another folder, or pass overwrite to start over."
             )
-        return [entry for entry in entries if Path(entry["file"]).name == entry["file"]]
+        return [entry for entry in entries if _OURS.fullmatch(entry["file"])]
 
     def _verified(self, entry: dict[str, str]) -> bytes | None:
         path = self.folder / entry["file"]

@@ -18,7 +18,7 @@ from esupcon.engine.data import BatchPlan, TrainData
 from esupcon.engine.history import History
 from esupcon.engine.objective import LossSettings
 from esupcon.engine.spec import TrainSpec
-from esupcon.files import read_json, write_json
+from esupcon.files import quoted, read_json, write_json
 from esupcon.methods import Method, Stage
 from esupcon.models import Network
 
@@ -153,6 +153,10 @@ def _sweep(folder: Path) -> None:
 
 
 def _difference(known: dict[str, Any], spec: TrainSpec) -> str:
-    before, now = known.get("spec", {}), spec.model_dump()
-    changed = [f"{name} was {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
+    before, now = known.get("spec"), spec.model_dump()
+    if not isinstance(before, dict):
+        return "its settings cannot be read"
+    changed = [
+        f"{name} was {quoted(before.get(name))}, now {now[name]}" for name in now if before.get(name) != now[name]
+    ]
     return "; ".join(changed) or "its data differ"

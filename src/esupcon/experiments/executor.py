@@ -40,12 +40,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Event:
-    """What became of a task. `elsewhere`: another command computes it. `certain`: trying again would fail again."""
+    """What became of a task. `elsewhere`: another command computes it. `certain`: trying again would fail again.
+    `disk_full`: so would every other run, and what there is of this one is kept."""
 
     key: str
     kind: Kind
     error: str = ""
     certain: bool = False
+    disk_full: bool = False
 
 
 class Executor(Protocol):

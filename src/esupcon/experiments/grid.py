@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -54,6 +56,7 @@ def run_grid(
     say: Callable[[str], None] = lambda line: None,
 ) -> Standing:
     """Computes every row that is not stored; a run that fails is tried once more, then listed while the others go on.
+    A full disk ends the grid with an OSError: no other run would find room either.
 
     `unavailable` names keys that cannot be computed here, with the reason. `watch` is shown the standing whenever it
     may have changed, several times a second.
@@ -139,6 +142,8 @@ def _take_in(
             standing.elsewhere[key] = time.monotonic() + _LOOK_AGAIN_SECONDS
         case "stopped":
             standing.stopped.append(key)
+        case "failed" if event.disk_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(store.root))
         case "failed":
             attempts[key] = attempts.get(key, 0) + 1
             store.note_failure(key, event.error)

@@ -146,9 +146,8 @@ class _Worker:
             message: dict[str, Any] = json.loads(line)
             if message["event"] != "started":
                 self._task = None
-            self._events.put(
-                Event(message["key"], message["event"], message.get("error", ""), message.get("certain", False))
-            )
+            about = {name: message[name] for name in ("error", "certain", "disk_full") if name in message}
+            self._events.put(Event(message["key"], message["event"], **about))
         code = self._process.wait()
         task, self._task = self._task, None
         if task is not None:

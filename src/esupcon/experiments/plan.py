@@ -97,7 +97,7 @@ def _narrowed(columns: list[_Placed], choice: Choice) -> list[_Placed]:
 def _methods(table: Table, change: OfTable, choice: Choice) -> tuple[str, ...]:
     """Those asked for, in the table's order; a known method that the table leaves out may be asked for too."""
     usual = change.methods or table.methods
-    _refuse_unknown(usual, list(METHODS), "method")
+    _refuse_unknown(usual, list(METHODS), f"table {table.name}: a method")
     _refuse_unknown(choice.methods, list(METHODS), "method")
     if not choice.methods:
         return usual

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from esupcon.experiments.spec import RunSpec
 
+Count = Annotated[int, Field(ge=0, lt=2**63)]  # JSON knows whole numbers that no float can hold
+
 
 class _Part(BaseModel):
-    model_config = ConfigDict(strict=True)  # what is not named here may be anything
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)  # what is not named here may be anything
 
 
 class _ClassFigures(_Part):
     class_name: str = Field(alias="class")
-    n: int = 0
+    n: Count = 0
     accuracy: float | None = None
 
 
 class _Figures(_Part):
     accuracy: float = Field(ge=0, le=1)
-    n: int = 0
+    n: Count = 0
     per_class: list[_ClassFigures] = []
 
 
@@ -43,7 +45,7 @@ class _Data(_Part):
 
 
 class _Scenario(_Part):
-    scarce_classes: list[int] | None = None
+    scarce_classes: list[Count] | None = None
 
 
 class _Preparation(_Part):
@@ -53,7 +55,7 @@ class _Preparation(_Part):
 class _Provenance(_Part):
     seconds: float = Field(ge=0)
     train_seconds: float = Field(0.0, ge=0)
-    peak_memory_bytes: int | None = Field(None, ge=0)
+    peak_memory_bytes: Count | None = None
     command: str = ""
     commit: str | None = None
     finished: str = ""
@@ -64,7 +66,7 @@ class _Result(_Part):
     metrics: _Metrics
     provenance: _Provenance
     spec: dict[str, Any]
-    batch_size: int = Field(1, ge=1)
+    batch_size: Count = Field(1, ge=1)
     findings: list[_Finding] = []
     data: _Data = _Data()
     preparation: _Preparation = _Preparation()
@@ -77,10 +79,10 @@ class _Row(_Part):
     dataset: str
     setting: str
     method: str
-    seed: int = Field(ge=0)
+    seed: Count
     spec: dict[str, Any]
     reduced: str | None = None
-    grid: dict[str, bool | int | float | str | None] = {}
+    grid: dict[str, bool | Annotated[int, Field(gt=-(2**63), lt=2**63)] | float | str | None] = {}
     paper_accuracy: float | None = None
     paper_ece: float | None = None
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from esupcon.experiments.spec import SCENARIO_FIELDS
+from esupcon.files import quoted
 from esupcon.methods import METHODS
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -91,8 +92,8 @@ def read_shipped_or_own(kind: Literal["tables", "profiles"], name: str) -> tuple
         )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8")), path
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} must be TOML; it is not: {error}. Mend it there.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} must be TOML; it is not: {quoted(error)}. Mend it there.") from None
 
 
 def read_table(name: str) -> tuple[Table, Path | None]:

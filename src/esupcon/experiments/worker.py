@@ -6,6 +6,7 @@ the driver asks it to stop or has died, it saves the run it is at and leaves.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -85,7 +86,7 @@ def compute(task: dict[str, Any], should_stop: Callable[[], bool], answer: Answe
         except TrainingInterrupted:
             return {"key": key, "event": "stopped"}
         except Exception as error:
-            return {"key": key, "event": "failed", **describe(error)}
+            return {"key": key, "event": "failed", **describe(error), "disk_full": _is_disk_full(error)}
     return {"key": key, "event": "finished"}
 
 
@@ -95,6 +96,10 @@ def describe(error: Exception) -> dict[str, Any]:
     certain = isinstance(error, ValueError | FileNotFoundError | ModuleNotFoundError)
     known = isinstance(error, ValueError | OSError)
     return {"error": text if known else f"{type(error).__name__}: {text}", "certain": certain}
+
+
+def _is_disk_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _private_channel() -> IO[str]:

@@ -8,7 +8,6 @@ The folder of a run holds `model/` (the classifier), `result.json`, `predictions
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -24,7 +23,7 @@ from esupcon.doctor import Finding, check_after
 from esupcon.engine import Fitted, TrainSpec, fit
 from esupcon.engine.checkpoints import Checkpoints
 from esupcon.engine.history import TIMING
-from esupcon.files import read_sealed_json, write_sealed_json
+from esupcon.files import read_json_lines, read_sealed_json, write_sealed_json
 from esupcon.pipeline.embedding import EMBEDDING_FILE, save_embedding
 from esupcon.pipeline.measures import measure
 from esupcon.pipeline.memory import peak_memory, reset_peak_memory
@@ -36,6 +35,7 @@ from esupcon.probability import Predictions, softmax
 RESULT_FILE = "result.json"
 PREDICTIONS_FILE, HELD_OUT_FILE = "predictions.npz", "held_out.npz"
 SCHEMA = 1
+_AGES = 1e12  # seconds that no training takes: what says so is damaged
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def train(
             "command": " ".join(sys.argv) if command is None else command,
             "source": str(Path(source).absolute()) if Path(source).exists() else os.fspath(source),
             "seconds": round(time.monotonic() - started, 3),
-            "train_seconds": _seconds_of_training(folder),
+            "train_seconds": seconds_of_training(folder),
             "peak_memory_bytes": peak_memory(),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "devices": devices,
@@ -249,10 +249,10 @@ def _store(result: Result, fitted: Fitted, prepared: Prepared, say: Log) -> None
     Checkpoints(result.out, fitted.key, say).clear()
 
 
-def _seconds_of_training(folder: Path) -> float:
-    """Of all the processes a run took: each adds its epochs to one file."""
-    lines = (folder / TIMING).read_text(encoding="utf-8").splitlines() if (folder / TIMING).exists() else []
-    return round(sum(float(json.loads(line)["seconds"]) for line in lines), 3)
+def seconds_of_training(folder: Path) -> float:
+    """Of all the processes a run took: each adds its epochs to one file, and one that was killed leaves half a line."""
+    found = [record.get("seconds") for record in read_json_lines(folder / TIMING)]
+    return round(sum(float(one) for one in found if isinstance(one, int | float) and 0 <= one < _AGES), 3)
 
 
 def _suspect_labels(fitted: Fitted, prepared: Prepared) -> list[Finding]:

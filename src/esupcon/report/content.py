@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from esupcon.report.aggregate import TableResult, aggregate
+from esupcon.report.damage import unreadable_files
 from esupcon.report.findings import FindingGroup, grouped_findings
 from esupcon.report.provenance import Provenance, provenance_of
 from esupcon.report.reading import Collected, collect
@@ -63,6 +64,8 @@ def read_content(store: Path, tables: Sequence[str] = (), command: str = "") -> 
     """Reads and aggregates a store, or the tables of it that are asked for by name or by name-profile."""
     collected = collect(store)
     results = aggregate(_wanted_plans(collected, tables), collected.runs)
+    damage = unreadable_files(results, collected.runs)
+    collected = replace(collected, unreadable=[*collected.unreadable, *damage])
     planned = {
         place.key: f"{method_title(place.method)} on {dataset_title(place.dataset)}, {place.setting}, seed {place.seed}"
         for table in results

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from esupcon.experiments.stored_files import Count
 from esupcon.files import read_sealed_json, write_sealed_json
 from esupcon.probability import CalibrationReport, Predictions, ReliabilityBins, paper_calibration
 
@@ -21,7 +22,7 @@ class _Part(BaseModel):
 
 class _Bins(_Part):
     edges: list[float]
-    counts: list[int]
+    counts: list[Count]
     confidence: list[float | None]  # null: an empty bin
     accuracy: list[float | None]
 
@@ -42,8 +43,8 @@ class Calibration(_Part):
     ece_after: float = Field(ge=0, le=1)
     nll_before: float
     nll_after: float
-    n_calibration: int
-    n_evaluation: int
+    n_calibration: Count
+    n_evaluation: Count
     before: _Bins
     after: _Bins
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from esupcon.experiments.store import StoredRun
+from esupcon.files import read_json_lines
 from esupcon.report.kept_calibration import calibration
 
 TIMING = "timing.jsonl"
@@ -68,7 +67,7 @@ def step_milliseconds(run: StoredRun) -> float | None:
     """Seconds of all epochs over their number of steps, which are images / batch size."""
     batch = run.result.get("batch_size")
     seconds = images = 0.0
-    for line in json_lines(run.folder / TIMING):
+    for line in read_json_lines(run.folder / TIMING):
         duration, rate = line.get("seconds"), line.get("images_per_second")
         if isinstance(duration, int | float) and isinstance(rate, int | float):
             seconds += duration
@@ -79,7 +78,7 @@ def step_milliseconds(run: StoredRun) -> float | None:
 
 
 def epoch_seconds(run: StoredRun) -> float | None:
-    durations = [line.get("seconds") for line in json_lines(run.folder / TIMING)]
+    durations = [line.get("seconds") for line in read_json_lines(run.folder / TIMING)]
     known = [float(one) for one in durations if isinstance(one, int | float)]
     return sum(known) / len(known) if known else None
 
@@ -87,23 +86,6 @@ def epoch_seconds(run: StoredRun) -> float | None:
 def peak_megabytes(run: StoredRun) -> float | None:
     peak = run.result["provenance"].get("peak_memory_bytes")
     return peak / 2**20 if isinstance(peak, int | float) else None
-
-
-def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a file of JSON lines; a line that a killed process left unfinished is passed over."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return []
-    records = []
-    for line in text.splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
 
 
 ACCURACY = Measure("accuracy", "Accuracy on the test set", "%", 1, False, _accuracy, paper="paper_accuracy")

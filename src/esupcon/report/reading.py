@@ -14,7 +14,7 @@ _ROW_TEXTS = ("key", "dataset", "setting", "method")
 
 @dataclass(frozen=True)
 class Collected:
-    """`plans` oldest first; `damaged` and `unreadable` say of each run or plan left out why it was."""
+    """`plans` oldest first; `damaged` says of each run left out why it was, `unreadable` of each plan or file."""
 
     root: Path
     plans: Sequence[Mapping[str, Any]]

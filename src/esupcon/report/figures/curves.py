@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from esupcon.files import read_json_lines
 from esupcon.report.details import Detail
-from esupcon.report.measures import json_lines
 from esupcon.report.sections import Card, Figure, Option, Section, Style, axis, plain, rounded
 from esupcon.report.words import method_title
 
@@ -19,7 +19,7 @@ _CURVE_POINTS = 200
 def curves(details: Sequence[Detail], style: Mapping[str, Style]) -> Section:
     options = []
     for detail in details:
-        histories = {method: json_lines(run.folder / HISTORY) for method, run in detail.runs.items()}
+        histories = {method: read_json_lines(run.folder / HISTORY) for method, run in detail.runs.items()}
         held_out = _curves(histories, "held_out_accuracy", 100.0, style, "held-out accuracy (%)")
         loss = _curves(histories, "loss", 1.0, style, "training loss (nats)")
         cards = [Card("Accuracy on held-out data", held_out)] if held_out is not None else []

@@ -1,0 +1,145 @@
+"""The readers of models, checkpoints and results."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from reader import Reader, in_file, of_arrays, quiet
+
+import esupcon
+from esupcon.artifact.config import text_digest
+from esupcon.artifact.folder import read_artifact
+from esupcon.artifact.weights import write_weights
+from esupcon.engine import TrainSpec
+from esupcon.engine.checkpoints import Checkpoints
+from esupcon.engine.run import claim_folder
+from esupcon.files import write_sealed_json
+from esupcon.pipeline.training import read_result
+
+
+def model_readers() -> Iterator[tuple[str, Reader]]:
+    for kind, name in (("config", "config.json"), ("weights", "model.safetensors"), ("examples", EXAMPLES)):
+        yield kind, Reader(_model_file(name), _read_model(name), _essence_of_model)
+    yield "sealed-config", Reader(_model_file("config.json"), _read_sealed_config)
+    yield "checkpoint", Reader(_checkpoints, _read_sealed_checkpoint)
+    yield (
+        "checkpoint-index",
+        Reader(_checkpoint_index, in_file("checkpoint.json", _read_checkpoints)),
+    )
+    yield (
+        "run",
+        Reader(lambda: [b'{"key": "k", "precision": "32", "spec": {}}'], in_file("run.json", _read_run_file)),
+    )
+    yield (
+        "result",
+        Reader(_results, in_file("result.json", lambda file: read_result(file.parent)), _essence_of_result),
+    )
+
+
+EXAMPLES = "examples.safetensors"
+
+
+def _essence_of_model(found: esupcon.ContrastiveClassifier) -> Any:
+    weights = {name: value.numpy() for name, value in found.network_.state_dict().items()}
+    kept = found.examples_
+    arrays = (*weights.values(), found.classes_, found.class_weight_, kept and kept.embedding, kept and kept.codes)
+    return tuple(weights), of_arrays(*arrays), found.calibration_temperature_, repr(found.get_params())
+
+
+@cache
+def _estimator() -> esupcon.ContrastiveClassifier:
+    rng = np.random.default_rng(0)
+    classifier = esupcon.ContrastiveClassifier(epochs=1, encoder="mlp-4x1", calibrate=False, random_state=0)
+    return classifier.fit(rng.normal(size=(12, 3)), np.arange(12) % 2)
+
+
+@cache
+def _saved_once() -> Path:
+    """Saved anew it would bear another moment, and so another digest."""
+    return Path(_estimator().save(Path(tempfile.mkdtemp(prefix="esupcon-fuzz-")) / "model"))
+
+
+def _saved(folder: Path) -> Path:
+    return Path(shutil.copytree(_saved_once(), folder / "model"))
+
+
+def _model_file(name: str) -> Callable[[], list[bytes]]:
+    @cache
+    def seeds() -> list[bytes]:
+        with tempfile.TemporaryDirectory() as folder:
+            return [(_saved(Path(folder)) / name).read_bytes()]
+
+    return seeds
+
+
+def _read_model(name: str) -> Callable[[Path, bytes], object]:
+    def read(folder: Path, content: bytes) -> object:
+        model = _saved(folder)
+        (model / name).write_bytes(content)
+        return esupcon.load(model)
+
+    return read
+
+
+def _read_sealed_config(folder: Path, content: bytes) -> object:
+    """A forger seals what they write: what the config says is then all that stands between it and the code."""
+    model = _saved(folder)
+    (model / "config.json").write_bytes(content)
+    try:
+        digest = text_digest(content.decode())
+    except (ValueError, RecursionError):
+        digest = ""
+    write_weights(model / "model.safetensors", _estimator().network_.float(), digest)
+    read_artifact(model)
+    return esupcon.load(model)
+
+
+def _checkpoints() -> list[bytes]:
+    state = {
+        "network": {"weight": torch.zeros(2, 2)},
+        "position": {"epoch": 1},
+        "history": [{"loss": 0.5}],
+        "none": None,
+    }
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return [buffer.getvalue()]
+
+
+def _read_sealed_checkpoint(folder: Path, content: bytes) -> object:
+    (folder / "checkpoint-1.pt").write_bytes(content)
+    listed = [{"file": "checkpoint-1.pt", "sha256": hashlib.sha256(content).hexdigest()}]
+    (folder / "checkpoint.json").write_text(json.dumps({"key": "k", "checkpoints": listed}))
+    return Checkpoints(folder, "k", quiet).load()
+
+
+def _read_checkpoints(index: Path) -> object:
+    return Checkpoints(index.parent, "k", quiet).load()
+
+
+def _checkpoint_index() -> list[bytes]:
+    return [json.dumps({"key": "k", "checkpoints": [{"file": "checkpoint-1.pt", "sha256": "0" * 64}] * 2}).encode()]
+
+
+def _read_run_file(path: Path) -> object:
+    return claim_folder(path.parent, "k", TrainSpec(), overwrite=False)
+
+
+def _results() -> list[bytes]:
+    result = {"schema": 1, "key": "k", "metrics": {"test": None}, "provenance": {"seconds": 1.0}}
+    with tempfile.TemporaryDirectory() as place:
+        return [write_sealed_json(Path(place) / "result.json", result).read_bytes()]
+
+
+def _essence_of_result(found: Any) -> str:
+    return json.dumps([found.outcome, found.provenance], sort_keys=True)
