@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -94,3 +95,20 @@ def test_a_changed_figure_of_calibration_is_not_shown(filled: Store, tmp_path: P
     changed = {"digit": text.replace("0.", "0.1", 1), "empty": "", "lengths": text.replace("[", "[0,", 1)}[damage]
     (folder / KEPT).write_text(changed)
     assert calibration(folder) is None
+
+
+def test_the_newest_settings_stay_the_newest_whatever_the_times_of_the_files(store: Store, tmp_path: Path) -> None:
+    for epochs, accuracy in ((90, 0.5), (30, 0.7)):  # asked for in this order; the names of the files say nothing of it
+        one = row("ce", 0, epochs=epochs)
+        note_plan(store, [one])
+        write_run(store, one, Left(accuracy=accuracy))
+    shown = read_content(store.root).tables[0].panels[0].cells["ce"][0].summary
+    assert shown is not None and shown.mean == pytest.approx(70)
+    publish(store.root, tmp_path / "copy")
+    for copy in (store.root, tmp_path / "copy"):
+        paths = sorted((copy / "plans").iterdir())
+        for times in ((1, 2), (2, 1)):
+            for path, when in zip(paths, times, strict=True):
+                os.utime(path, (when, when))
+            summary = read_content(copy).tables[0].panels[0].cells["ce"][0].summary
+            assert summary == shown

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from esupcon.artifact.config import CUSTOM, ArtifactConfig
+from esupcon.files import quoted
 from esupcon.heads import LinearHead, PrototypeHead
 from esupcon.models.build import build_encoder, build_head, build_projector, embedding_dim
 from esupcon.models.custom import CustomEncoder
@@ -102,7 +103,7 @@ def read_network(file: Path, config: ArtifactConfig, config_digest: str, encoder
             tensors = {name: opened.get_tensor(name).clone() for name in shapes}
     except SafetensorError as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{WEIGHTS} is damaged or not a safetensors file ({reason}). {_AGAIN}") from error
+        raise ValueError(f"{WEIGHTS} is damaged or not a safetensors file ({quoted(reason)}). {_AGAIN}") from error
     for name, value in _tensors(network).items():
         wanted = torch.float32 if value.is_floating_point() else value.dtype
         if tensors[name].dtype != wanted:

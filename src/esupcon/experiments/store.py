@@ -17,9 +17,10 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,6 +107,8 @@ class Store:
             spec = RunSpec.read(_without_key(read_json(folder / SPEC_FILE)))
         except ValidationError as error:
             raise ValueError(f"{folder / SPEC_FILE} does not describe a run: {error.errors()[0]['msg']}.") from None
+        except UnicodeEncodeError:
+            raise ValueError(f"{folder / SPEC_FILE} holds half of a character, and so no run's settings.") from None
         except FileNotFoundError:
             raise ValueError(f"{folder / SPEC_FILE} is missing.") from None
         result = read_sealed_json(folder / RESULT_FILE)
@@ -167,13 +170,13 @@ class Store:
             "notes": list(notes),
             "rows": [row.as_dict() for row in rows],
             **extra,
+            "asked": _moment(time.time()),
         }
         identity = hashlib.sha256(canonical_json([row.as_dict() for row in rows]).encode()).hexdigest()[:12]
         write_json(self.root / "plans" / f"{rows[0].table}-{rows[0].profile}-{identity}.json", content)
 
     def plan_paths(self) -> list[Path]:
-        """Oldest first."""
-        return sorted((self.root / "plans").glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+        return sorted((self.root / "plans").glob("*.json"))
 
     def read_plan(self, path: Path) -> dict[str, Any]:
         content = read_json(path)
@@ -183,11 +186,21 @@ class Store:
                 f"{path} is not a plan of runs: {complaint}. Delete it; the command that made it makes it again."
             )
         plan: dict[str, Any] = content
+        plan.setdefault("asked", _moment(path.stat().st_mtime))
         return plan
 
     def plans(self) -> list[dict[str, Any]]:
-        """Every plan; one that cannot be read is a ValueError that names its file."""
-        return [self.read_plan(path) for path in self.plan_paths()]
+        """Every plan, oldest first; one that cannot be read is a ValueError that names its file."""
+        return in_order(self.read_plan(path) for path in self.plan_paths())
+
+
+def in_order(plans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Oldest first, by what they say themselves: a copy, or a clone of a repository, has other times of files."""
+    return sorted(plans, key=lambda plan: plan["asked"])
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
 
 
 def write_spec(folder: Path, spec: RunSpec) -> None:

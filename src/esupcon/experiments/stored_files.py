@@ -103,6 +103,7 @@ class _Plan(_Part):
     measure: str = "accuracy"
     baseline: str = "ce"
     command: str | list[str] = ""
+    asked: str = ""
     rows: list[_Row] = Field(min_length=1)
 
 
@@ -122,4 +123,6 @@ def _complaint(kind: type[_Part], content: Any) -> str | None:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "it"
         return " ".join(f"{place}: {first['msg'].removeprefix('Value error, ')}".split())
+    except UnicodeEncodeError:
+        return "it holds half of a character"
     return None

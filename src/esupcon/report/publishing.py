@@ -5,10 +5,12 @@ from __future__ import annotations
 import filecmp
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from esupcon.experiments.store import RESULT_FILE, SPEC_FILE, Store
+from esupcon.files import write_json
 from esupcon.report.kept_calibration import keep_calibration
 from esupcon.report.reading import collect
 
@@ -52,5 +54,6 @@ def publish(source: Path, out: Path) -> Published:
             target.finish(key, folder)
         added += 1
     for path in Store(source).plan_paths():
-        shutil.copy2(path, out / "plans" / path.name)  # with its time: plans are read oldest first
+        with suppress(ValueError):  # `collect` has complained of those that cannot be read
+            write_json(out / "plans" / path.name, Store(source).read_plan(path))
     return Published(added, there, collected.complaints)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from esupcon.experiments.store import Store, StoredRun
+from esupcon.experiments.store import Store, StoredRun, in_order
 
 _ROW_TEXTS = ("key", "dataset", "setting", "method")
 
@@ -62,4 +62,4 @@ def _plans(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
             good.append(store.read_plan(path))
         except (ValueError, OSError) as error:
             complaints.append(" ".join(f"a plan is left out: {error}".split()))
-    return good, complaints
+    return in_order(good), complaints
