@@ -73,6 +73,8 @@ def _check_count(file: IO[bytes], n_found: int) -> None:
     (n_announced,) = struct.unpack_from("<H", end, end.rfind(_END) + 10)
     if n_announced != min(n_found, _MANY):
         raise NotPlainArrays(f"its directory announces {n_announced} arrays and lists {n_found}")
+    if n_found == 0:
+        raise NotPlainArrays("it holds no arrays")
 
 
 def _check_name(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
