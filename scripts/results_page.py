@@ -43,6 +43,7 @@ def main() -> int:
         "calibration": partial(calibrations, study),
         "search": partial(search, searched),
         "tries": partial(tries, searched),
+        "noise": partial(search, read_content(STUDY / "noise")),
         **{name: partial(accuracies, study, name) for name in SETTINGS},
     }
     stale = []
