@@ -86,7 +86,9 @@ def accuracies(content: Content, name: str) -> str:
             cells.append(_cell(runs, found))
         whole = len(gains) == len(heads)
         average = (
-            f"{_signed(statistics.fmean(gains))}" + ("" if whole else f" ({len(gains)} columns)") if gains else "–"
+            f"{_signed(statistics.fmean(gains))}" + ("" if whole else f" ({len(gains)} of {len(heads)})")
+            if gains
+            else "–"
         )
         rows.append(f"| {method_title(method)} | {' | '.join(cells)} | {average} |")
     return "\n".join(rows)
