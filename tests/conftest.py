@@ -25,8 +25,3 @@ settings.load_profile("esupcon")
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first: processes take whole files, and one that begins last keeps the others waiting."""
-    items.sort(key=lambda item: item.get_closest_marker("reliability") is None)
