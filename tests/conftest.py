@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +15,8 @@ from hypothesis import HealthCheck, settings
 
 # Helpers that several test files share lie beside them.
 sys.path.extend(str(Path(__file__).parent / folder) for folder in ("", "engine", "experiments"))
+
+_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 settings.register_profile(
     "esupcon",
@@ -25,3 +30,19 @@ settings.load_profile("esupcon")
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium without a window; where it is absent the tests that want it skip and say so."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
+    if _CHROMIUM is None:
+        pytest.skip("no Chromium is installed: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(
+            executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
+        yield found
+        found.close()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ sys.path.append(str(ROOT / "scripts"))
 
 from docs_build import main, missing  # noqa: E402 - it lies outside the package
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # Tables, code and equations scroll by themselves; the drawers wait outside the window.
 OUTSIDE = """(width) => [...document.querySelectorAll("article *")]
   .filter((e) => !e.closest(".table-wrapper, pre, .equation, .visually-hidden"))
@@ -122,21 +119,6 @@ def test_a_folder_of_others_is_left_alone(
     assert main() == 2
     assert capsys.readouterr().err == "furo not installed: pip install -e '.[docs]'\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
-    )
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed: apt-get install chromium")
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
-        yield found
-        found.close()
 
 
 class Opened:

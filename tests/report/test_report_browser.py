@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 from report_stores import HOSTILE
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # The page's policy forbids what playwright's wait_for_function does, so that waiting is done in the functions.
 DRAW_ALL = """async () => {
   const pause = (time) => new Promise((done) => setTimeout(done, time));
@@ -27,21 +25,6 @@ IS_NAMED = """async (name) => {
 OUTSIDE = """(width) => [...document.querySelectorAll("main *")]
   .filter((e) => !e.closest(".scroll") && !e.closest(".plot") && e.getBoundingClientRect().right > width + 1)
   .map((e) => e.outerHTML.slice(0, 80))"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
-    )
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed: apt-get install chromium")
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
-        yield found
-        found.close()
 
 
 class Opened:
