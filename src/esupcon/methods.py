@@ -166,3 +166,14 @@ def get_method(method: str | Method) -> Method:
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}.")
     return METHODS[method]
+
+
+def first_stage(method: str | Method) -> str | None:
+    """The first stage of a method in words, equal where two methods begin alike; None where nothing can be shared.
+
+    A stage that trains the head is the method's own, and so is an only one.
+    """
+    known = METHODS.get(method) if isinstance(method, str) else method
+    if known is None or len(known.stages) == 1 or "head" in known.stages[0].trains:
+        return None
+    return repr(known.stages[0])

@@ -98,12 +98,14 @@ def test_a_dry_run_lists_every_run(esupcon, tmp_path: Path) -> None:
 
 
 def test_an_estimate_comes_from_a_probe(esupcon, tmp_path: Path) -> None:
-    words = ("reproduce", "full", "--profile", "smoke", "--method", "ce,supcon_ce", "--dry-run", "--estimate")
+    methods = "ce,supcon_ce,supcon_ce_n"
+    words = ("reproduce", "full", "--profile", "smoke", "--method", methods, "--dry-run", "--estimate")
     words = (*words, "--store", tmp_path / "no")
     rows = esupcon(*words, "--json").json
     seconds = {(row["method"], row["seed"]): row["estimated_seconds"] for row in rows}
     assert 0 < seconds["ce", 0] == seconds["ce", 1] < 60
     assert seconds["supcon_ce", 0] == pytest.approx(seconds["ce", 0] * (1 + 0.2 / 3))
+    assert seconds["supcon_ce_n", 0] == pytest.approx(seconds["ce", 0] * 0.2 / 3), "its first stage is trained already"
     said = esupcon(*words)
     assert "takes about" in said.err
     assert (

@@ -60,6 +60,7 @@ class InThisProcess:
     """The executor of local runs without its worker processes, whose start costs more than these runs."""
 
     slots = 1
+    sees_store = True
 
     def __init__(self, workers: int | None = None, *, n_gpus: int = 0) -> None:
         self._told: list[Event] = []

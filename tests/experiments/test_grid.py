@@ -22,6 +22,7 @@ class Scripted:
 
     def __init__(self, store: Store, slots: int = 2, script: dict[str, list[Event]] | None = None) -> None:
         self.slots, self.store, self.script = slots, store, script or {}
+        self.sees_store = True
         self.submitted: list[str] = []
         self.closed = self.was_stopped = False
         self._coming: list[Event] = []
@@ -180,3 +181,55 @@ def test_a_damaged_run_is_put_aside_and_computed_again(rows: list[Row], store: S
     assert len(said) == 1
     assert "is computed again" in said[0]
     assert len(list((store.root / "damaged").iterdir())) == 1
+
+
+class Watching(Scripted):
+    """Notes which runs were in hand at the same time, and leaves a first stage as a run would."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.together: list[set[str]] = []
+        self.stages: dict[str, str | None] = {}
+
+    def submit(self, task: Task) -> None:
+        super().submit(task)
+        self.stages[task.key] = task.shared_stage
+        self.together.append(set(self.in_hand))
+
+    def events(self, timeout: float) -> list[Event]:
+        found = super().events(timeout)
+        for event in found:
+            stage = self.stages.get(event.key)
+            if event.kind == "finished" and stage is not None:
+                path = self.store.stage_file(stage)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(b"kept")
+        return found
+
+
+def test_runs_that_begin_alike_wait_for_each_other(tmp_path: Path, store: Store) -> None:
+    rows = small_rows(tmp_path, methods=("supcon_ce", "supcon_ce_n", "esupcon"), n_seeds=2)
+    executor = Watching(store)
+    standing, _ = run(rows, store, executor)
+    assert standing.is_complete
+    pairs = [{row.key for row in rows if row.seed == seed and row.method != "esupcon"} for seed in (0, 1)]
+    for pair in pairs:
+        assert len({executor.stages[key] for key in pair} - {None}) == 1
+        assert not any(pair <= at_once for at_once in executor.together)
+    assert executor.most_at_once == 2, "the others were not held up"
+    assert all(executor.stages[row.key] is None for row in rows if row.method == "esupcon")
+    assert not list((store.root / "stages").iterdir()), "no run is left that would take one"
+
+
+def test_one_run_of_its_kind_keeps_no_stage(tmp_path: Path, store: Store) -> None:
+    executor = Watching(store)
+    run(small_rows(tmp_path, methods=("supcon_ce", "ce"), n_seeds=2), store, executor)
+    assert set(executor.stages.values()) == {None}
+
+
+def test_runs_elsewhere_share_nothing(tmp_path: Path, store: Store) -> None:
+    executor = Watching(store)
+    executor.sees_store = False
+    run(small_rows(tmp_path, methods=("supcon_ce", "supcon_ce_n"), n_seeds=1), store, executor)
+    assert set(executor.stages.values()) == {None}
+    assert executor.most_at_once == 2

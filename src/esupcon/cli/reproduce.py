@@ -155,12 +155,14 @@ def _as_json(standing: Standing, accuracies: dict[str, float | None], store: Pat
 def _list(plans: tuple[Plan, ...], store: Store, estimate: bool, workers: int | None, as_json: bool) -> None:
     slots = workers or usable_cores()
     probe = Probe(max(1, usable_cores() // slots)) if estimate else None
-    entries = []
+    entries, trained = [], set[str | None]()
     for plan in plans:
         for row in plan.rows:
             entry = {**row.as_dict(), "stored": store.is_done(row.key)}
             if probe is not None:
-                entry["estimated_seconds"] = probe.seconds(row.spec)
+                stage = None if plan.table.measure == "cost" else row.spec.first_stage
+                entry["estimated_seconds"] = probe.seconds(row.spec, first_stage_is_kept=stage in trained)
+                trained |= {stage} - {None}
             entries.append(entry)
     if as_json:
         answer_json(entries)

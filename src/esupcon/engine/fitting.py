@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from esupcon.doctor import Finding
 from esupcon.engine.data import TrainData
 from esupcon.engine.evaluation import outputs_of, training_class_means
+from esupcon.engine.first_stage import keep_first_stage
 from esupcon.engine.loop import train_stage
 from esupcon.engine.progress import Progress
 from esupcon.engine.run import Log
@@ -55,6 +56,7 @@ def fit(
     encoder: nn.Module | None = None,
     initial: Mapping[str, Tensor] | None = None,
     out: Path | None = None,
+    shared_stage: Path | None = None,
     overwrite: bool = False,
     devices: int = 1,
     accelerator: str = "auto",
@@ -67,7 +69,8 @@ def fit(
 
     With `out` the run keeps checkpoints, history and `run.json` in that folder; the same call continues a run that
     was killed and ends as if it had not been, bit for bit. `encoder` replaces the encoder named in the spec by a
-    module of the caller's; `initial` is a network's state to start from. `should_stop` is asked after every step: when
+    module of the caller's; `initial` is a network's state to start from. `shared_stage` is a file in which a first
+    stage that other methods share is found, or left for them. `should_stop` is asked after every step: when
     it says yes the run is saved and `TrainingInterrupted` raised.
     """
     started = time.monotonic()
@@ -81,6 +84,7 @@ def fit(
                 encoder=encoder,
                 initial=initial,
                 out=out,
+                shared_stage=shared_stage,
                 overwrite=overwrite,
                 devices=devices,
                 accelerator=accelerator,
@@ -91,6 +95,8 @@ def fit(
             while run.position.stage < len(run.method.stages):
                 train_stage(run, run.method.stages[run.position.stage], optimizer_state, bar)
                 optimizer_state = None
+                if shared_stage is not None and run.position.stage == 1 < len(run.method.stages):
+                    keep_first_stage(run, shared_stage)
         finally:
             torch.set_rng_state(random_state)  # the caller's randomness is not ours to advance
     if run.method.class_means_head:

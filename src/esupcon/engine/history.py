@@ -24,12 +24,15 @@ class History:
         self.records: list[dict[str, Any]] = []
         self._curves: Curves | None = None
 
-    def restore(self, records: list[dict[str, Any]]) -> None:
-        """Goes back to the records of a checkpoint: lines that a killed process wrote after it are dropped."""
+    def restore(self, records: list[dict[str, Any]], timing: list[dict[str, Any]] | None = None) -> None:
+        """Goes back to the records of a checkpoint: lines that a killed process wrote after it are dropped.
+
+        Of what took time all lines stay, because all of it was spent; `timing` replaces them.
+        """
         self.records = list(records)
-        if self.folder is not None:
-            text = "".join(_line(record) for record in self.records)
-            write_bytes(self.folder / HISTORY, text.encode())
+        for name, lines in ((HISTORY, self.records), (TIMING, timing)):
+            if self.folder is not None and lines is not None:
+                write_bytes(self.folder / name, "".join(map(_line, lines)).encode())
 
     def append(self, record: dict[str, Any], timing: dict[str, Any]) -> None:
         if self._curves is None:

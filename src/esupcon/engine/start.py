@@ -18,6 +18,7 @@ from esupcon.doctor import Finding, check_data
 from esupcon.engine.bfloat16 import bfloat16_works
 from esupcon.engine.checkpoints import Checkpoints
 from esupcon.engine.data import BatchPlan, TrainData, batch_of_views
+from esupcon.engine.first_stage import take_first_stage
 from esupcon.engine.history import History
 from esupcon.engine.objective import check_losses
 from esupcon.engine.run import RUN_FILE, Log, Position, Run, claim_folder
@@ -41,6 +42,7 @@ def start(
     encoder: nn.Module | None,
     initial: Mapping[str, Tensor] | None,
     out: Path | None,
+    shared_stage: Path | None,
     overwrite: bool,
     devices: int,
     accelerator: str,
@@ -89,7 +91,7 @@ def start(
         should_stop=should_stop,
         checkpoint_seconds=checkpoint_seconds,
     )
-    return run, _resume(run)
+    return run, _resume(run, shared_stage)
 
 
 def _initial_network(spec: TrainSpec, data: TrainData, encoder: nn.Module | None) -> Network:
@@ -166,10 +168,12 @@ def _settle_precision(spec: TrainSpec, data: TrainData, network: Network, settle
     return choose_precision(network, views, ("logits",), device)
 
 
-def _resume(run: Run) -> dict[str, Any] | None:
+def _resume(run: Run, shared_stage: Path | None) -> dict[str, Any] | None:
     """Puts the run where its last good checkpoint stands; returns the optimiser's state, if within a stage."""
     state = None if run.checkpoints is None else run.checkpoints.load(run.device)
     if state is None:
+        if shared_stage is not None and take_first_stage(run, shared_stage):
+            return None
         run.history.restore([])
         run.tell(_examine(run))
         return None

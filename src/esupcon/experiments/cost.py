@@ -33,10 +33,10 @@ _FORWARD_SHARE = 1 / 3
 _PROBE_IMAGES, _PROBE_ROUNDS = 16, 3
 
 
-def images_seen(spec: RunSpec) -> float | None:
+def images_seen(spec: RunSpec, *, first_stage_is_kept: bool = False) -> float | None:
     """Images a run trains on, all passes together, in units of full training steps; None for own data of unknown size.
 
-    Each image is seen in two views.
+    Each image is seen in two views. `first_stage_is_kept`: a run before it trains the first stage for both.
     """
     n = _n_fit(spec)
     train = spec.train
@@ -48,7 +48,7 @@ def images_seen(spec: RunSpec) -> float | None:
         return None
     if train.method not in METHODS:
         return main  # an own method that this process does not know: one stage is the usual
-    stages = METHODS[train.method].stages
+    stages = METHODS[train.method].stages[first_stage_is_kept:]
     return sum(main * stage.epochs * (1.0 if "encoder" in stage.trains else _FORWARD_SHARE) for stage in stages)
 
 
@@ -67,9 +67,10 @@ class Probe:
         self._threads = threads
         self._seconds: dict[tuple[str, tuple[int, int, int]], float] = {}
 
-    def seconds(self, spec: RunSpec) -> float | None:
+    def seconds(self, spec: RunSpec, *, first_stage_is_kept: bool = False) -> float | None:
         """Of a whole run; None where its data are of unknown size and shape."""
-        known, images = KNOWN.get(spec.dataset), images_seen(spec)
+        known = KNOWN.get(spec.dataset)
+        images = images_seen(spec, first_stage_is_kept=first_stage_is_kept)
         if known is None or images is None:
             return None
         shape = known.image_shape
@@ -114,9 +115,10 @@ def seconds_left(remaining: Iterable[RunSpec], finished: Iterable[StoredRun], wo
         if images:
             rates.setdefault(run.spec.train.encoder, []).append(run.seconds / images)
     means: Mapping[str, float] = {encoder: statistics.fmean(values) for encoder, values in rates.items()}
-    total = 0.0
+    total, trained = 0.0, set[str | None]()
     for spec in remaining:
-        images = images_seen(spec)
+        images = images_seen(spec, first_stage_is_kept=spec.first_stage in trained)
+        trained |= {spec.first_stage} - {None}
         if images is None or spec.train.encoder not in means:
             return None
         total += images * means[spec.train.encoder]

@@ -22,6 +22,7 @@ def execute(
     data_dir: str | None,
     keep_model: bool,
     command: str | None,
+    shared_stage: Path | None = None,
     should_stop: Callable[[], bool],
     log: Callable[[str], None],
 ) -> Result:
@@ -35,6 +36,7 @@ def execute(
         scenario=Scenario(**settings),
         data=data_options(spec, data_dir),
         validation_fraction=spec.validation_fraction,
+        shared_stage=shared_stage,
         should_stop=should_stop,
         log=log,
         progress=False,

@@ -21,6 +21,7 @@ class Task:
     keep_models: bool = False
     command: str = ""
     modules: tuple[Module, ...] = ()
+    shared_stage: str | None = None  # of a first stage that other runs of the grid share
 
     @property
     def key(self) -> str:
@@ -35,6 +36,7 @@ class Task:
             "keep_models": self.keep_models,
             "command": self.command,
             "modules": [module.as_dict() for module in self.modules],
+            "shared_stage": self.shared_stage,
         }
 
 
@@ -51,9 +53,13 @@ class Event:
 
 
 class Executor(Protocol):
-    """`slots` tasks at once. After `stop` the runs in hand are saved where they can be, and tell that they stopped."""
+    """`slots` tasks at once; `sees_store` where the processes that compute them can read and write it.
+
+    After `stop` the runs in hand are saved where they can be, and tell that they stopped.
+    """
 
     slots: int
+    sees_store: bool
 
     def submit(self, task: Task) -> None: ...
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from esupcon.experiments.executor import Event, Executor, Task
 from esupcon.experiments.spec import Row
@@ -30,6 +30,7 @@ class Standing:
     finished: list[str] = field(default_factory=list)  # by this command, or by another while this one ran
     failed: dict[str, str] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
+    shared_stages: dict[str, str] = field(default_factory=dict)  # of the runs that begin as others do
 
     @property
     def n_done(self) -> int:
@@ -51,6 +52,7 @@ def run_grid(
     make_task: Callable[[Row], Task],
     *,
     unavailable: dict[str, str] | None = None,
+    share_stages: bool = True,
     should_stop: Callable[[], bool] = lambda: False,
     watch: Callable[[Standing], None] = lambda standing: None,
     say: Callable[[str], None] = lambda line: None,
@@ -58,10 +60,13 @@ def run_grid(
     """Computes every row that is not stored; a run that fails is tried once more, then listed while the others go on.
     A full disk ends the grid with an OSError: no other run would find room either.
 
-    `unavailable` names keys that cannot be computed here, with the reason. `watch` is shown the standing whenever it
+    `unavailable` names keys that cannot be computed here, with the reason. With `share_stages` runs that begin with one
+    first stage train it once, where the executor's processes see the store. `watch` is shown the standing whenever it
     may have changed, several times a second.
     """
     standing = _take_stock(rows, store, unavailable or {}, say)
+    if executor.sees_store and share_stages:
+        standing.shared_stages = _shared_stages(standing, store)
     attempts: dict[str, int] = {}
     stopping = False
     try:
@@ -71,7 +76,7 @@ def run_grid(
                 executor.stop()
             if not stopping:
                 _look_elsewhere(standing, store)
-                _give_out(standing, executor, make_task)
+                _give_out(standing, store, executor, make_task)
             watch(standing)
             for event in executor.events(_POLL_SECONDS):
                 _take_in(event, standing, store, attempts, stopping, say)
@@ -100,11 +105,32 @@ def _take_stock(rows: Iterable[Row], store: Store, unavailable: dict[str, str], 
     return standing
 
 
-def _give_out(standing: Standing, executor: Executor, make_task: Callable[[Row], Task]) -> None:
-    while standing.pending and len(standing.running) < executor.slots:
-        key = standing.pending.popleft()
+def _shared_stages(standing: Standing, store: Store) -> dict[str, str]:
+    """First stages that two open runs have in common, or that one of them finds kept, by the key of the run."""
+    stages = {key: stage for key in standing.pending if (stage := standing.rows[key].spec.first_stage) is not None}
+    n_runs = Counter(stages.values())
+    return {key: stage for key, stage in stages.items() if n_runs[stage] > 1 or store.stage_file(stage).exists()}
+
+
+def _give_out(standing: Standing, store: Store, executor: Executor, make_task: Callable[[Row], Task]) -> None:
+    while len(standing.running) < executor.slots and (key := _next(standing, store)) is not None:
+        standing.pending.remove(key)
         standing.running[key] = time.monotonic()
-        executor.submit(make_task(standing.rows[key]))
+        executor.submit(replace(make_task(standing.rows[key]), shared_stage=standing.shared_stages.get(key)))
+
+
+def _next(standing: Standing, store: Store) -> str | None:
+    """The first run whose first stage nobody is training: one that waits for it is done no later, and cheaper."""
+    stages = {stage for key in standing.running if (stage := standing.shared_stages.get(key)) is not None}
+    in_hand = {stage for stage in stages if not store.stage_file(stage).exists()}
+    return next((key for key in standing.pending if standing.shared_stages.get(key) not in in_hand), None)
+
+
+def _drop_stage(standing: Standing, store: Store, key: str) -> None:
+    """Removes a kept first stage once no open run shares it."""
+    stage = standing.shared_stages.pop(key, None)
+    if stage is not None and stage not in standing.shared_stages.values():
+        store.stage_file(stage).unlink(missing_ok=True)
 
 
 def _look_elsewhere(standing: Standing, store: Store) -> None:
@@ -138,6 +164,7 @@ def _take_in(
     match event.kind:
         case "finished":
             standing.finished.append(key)
+            _drop_stage(standing, store, key)
         case "elsewhere":
             standing.elsewhere[key] = time.monotonic() + _LOOK_AGAIN_SECONDS
         case "stopped":

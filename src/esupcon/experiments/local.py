@@ -39,6 +39,7 @@ class LocalExecutor:
 
     def __init__(self, workers: int | None = None, *, n_gpus: int = 0) -> None:
         cores = usable_cores()
+        self.sees_store = True
         self.slots = workers if workers is not None else (n_gpus or cores)
         if self.slots < 1:
             raise ValueError(f"workers must be at least 1; got {self.slots}.")

@@ -46,6 +46,7 @@ class RayExecutor:
             except (ConnectionError, ValueError, RuntimeError) as error:
                 line = " ".join(str(error).split())
                 raise ConnectionError(f"there is no Ray cluster at {address}: {line}. Check the address.") from None
+        self.sees_store = False  # a worker may be anywhere; only finished runs travel
         self.slots = _slots(self._ray.cluster_resources(), cpus, gpus)
         # Fractions of a CPU are Ray's bookkeeping; a run computes with whole threads.
         environment = {"env_vars": {"OMP_NUM_THREADS": str(max(1, int(cpus)))}}

@@ -53,7 +53,15 @@ def reproduce(
 
     unavailable = _unavailable(rows, store, request.data_dir, say) if data_are_here else {}
     return run_grid(
-        rows, store, executor, make_task, unavailable=unavailable, should_stop=should_stop, watch=watch, say=say
+        rows,
+        store,
+        executor,
+        make_task,
+        unavailable=unavailable,
+        share_stages=all(plan.table.measure != "cost" for plan in request.plans),  # what a run costs by itself
+        should_stop=should_stop,
+        watch=watch,
+        say=say,
     )
 
 

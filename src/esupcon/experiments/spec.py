@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from esupcon.engine.spec import TrainSpec
+from esupcon.methods import first_stage
 
 SCHEMA = 1
 # Options of `esupcon.data.load` that decide which images a run sees; where they lie and who decodes them does not.
@@ -62,6 +63,15 @@ class RunSpec(BaseModel):
     @property
     def key(self) -> str:
         return hashlib.sha256(canonical_json({"schema": SCHEMA, **self.model_dump()}).encode()).hexdigest()[:12]
+
+    @property
+    def first_stage(self) -> str | None:
+        """The key of what runs of other methods can take from this one; None where there is nothing."""
+        stage = first_stage(self.train.method)
+        if stage is None:
+            return None
+        alike = self.model_copy(update={"train": self.train.model_copy(update={"method": stage})})
+        return alike.key
 
     @classmethod
     def read(cls, content: Any) -> RunSpec:

@@ -3,6 +3,7 @@
     runs/KEY/      a finished run: spec.json, result.json, history.jsonl, timing.jsonl, predictions.npz, held_out.npz,
                    embedding.npz, and model/ where models are kept
     work/KEY/      a run that was begun: its checkpoints
+    stages/KEY.pt  a first stage that runs of several methods share, until the last of them has it
     failed/KEY.json   what went wrong the last time
     plans/*.json   which runs were asked for, and by which command
     locks/         held by whoever computes a run, until that process ends
@@ -78,6 +79,9 @@ class Store:
 
     def work_folder(self, key: str) -> Path:
         return self.root / "work" / key
+
+    def stage_file(self, key: str) -> Path:
+        return self.root / "stages" / f"{key}.pt"
 
     @contextmanager
     def locked(self, key: str) -> Iterator[bool | None]:

@@ -55,6 +55,7 @@ class _Preparation(_Part):
 class _Provenance(_Part):
     seconds: float = Field(ge=0)
     train_seconds: float = Field(0.0, ge=0)
+    taken_seconds: float = Field(0.0, ge=0)
     peak_memory_bytes: Count | None = None
     command: str = ""
     commit: str | None = None

@@ -79,6 +79,7 @@ def compute(task: dict[str, Any], should_stop: Callable[[], bool], answer: Answe
                     data_dir=task["data_dir"],
                     keep_model=task["keep_models"],
                     command=task["command"],
+                    shared_stage=None if task["shared_stage"] is None else store.stage_file(task["shared_stage"]),
                     should_stop=should_stop,
                     log=lambda line: print(line, file=log, flush=True),
                 )

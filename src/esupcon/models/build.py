@@ -78,11 +78,9 @@ def build_network(
     """Encoder, head and, with a ``projection_dim``, projector. ``temperature`` is the prototype head's."""
     built = build_encoder(encoder, input_shape=input_shape)
     dim = embedding_dim(built)
-    return Network(
-        built,
-        build_head(head, dim=dim, n_classes=n_classes, temperature=temperature),
-        build_projector(dim=dim, projection_dim=projection_dim),
-    )
+    # The projector is drawn before the head: what the first stage of SupCon trains starts equal under every head.
+    projector = build_projector(dim=dim, projection_dim=projection_dim)
+    return Network(built, build_head(head, dim=dim, n_classes=n_classes, temperature=temperature), projector)
 
 
 def build_head(

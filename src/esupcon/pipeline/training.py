@@ -70,6 +70,7 @@ def train(
     data: DataOptions | None = None,
     validation_fraction: float = 0.1,
     choose_epochs: bool = False,
+    shared_stage: Path | None = None,
     devices: int = 1,
     accelerator: str = "auto",
     overwrite: bool = False,
@@ -83,7 +84,7 @@ def train(
 
     The same call again returns the stored result of a finished run and continues one that was stopped or killed; a
     folder that holds another run is refused, unless `overwrite`. With `choose_epochs` the number of epochs follows
-    from the number of samples and `spec.epochs` is not read. `should_stop` as in `esupcon.engine.fit`.
+    from the number of samples and `spec.epochs` is not read. `shared_stage`, `should_stop` as in `esupcon.engine.fit`.
     `command` is what the record says was called; None: the command line of this process.
     """
     started = time.monotonic()
@@ -108,6 +109,7 @@ def train(
             spec,
             prepared.train,
             out=folder,
+            shared_stage=shared_stage,
             overwrite=overwrite and first,  # what the first process has begun, the others must not remove
             devices=devices,
             accelerator=accelerator,
@@ -122,6 +124,7 @@ def train(
             "source": str(Path(source).absolute()) if Path(source).exists() else os.fspath(source),
             "seconds": round(time.monotonic() - started, 3),
             "train_seconds": seconds_of_training(folder),
+            "taken_seconds": seconds_of_training(folder, taken_only=True),
             "peak_memory_bytes": peak_memory(),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "devices": devices,
@@ -249,9 +252,13 @@ def _store(result: Result, fitted: Fitted, prepared: Prepared, say: Log) -> None
     Checkpoints(result.out, fitted.key, say).clear()
 
 
-def seconds_of_training(folder: Path) -> float:
-    """Of all the processes a run took: each adds its epochs to one file, and one that was killed leaves half a line."""
-    found = [record.get("seconds") for record in read_json_lines(folder / TIMING)]
+def seconds_of_training(folder: Path, *, taken_only: bool = False) -> float:
+    """Of all the processes a run took: each adds its epochs to one file, and one that was killed leaves half a line.
+
+    `taken_only`: those that another run spent on a stage which this one took from it.
+    """
+    records = [record for record in read_json_lines(folder / TIMING) if record.get("taken") or not taken_only]
+    found = [record.get("seconds") for record in records]
     return round(sum(float(one) for one in found if isinstance(one, int | float) and 0 <= one < _AGES), 3)
 
 

@@ -1,0 +1,71 @@
+"""A first stage that two methods share is trained once, and nothing but the clock tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_data import blobs, quick_spec
+from test_resume import same, stop_after
+
+from esupcon.engine import TrainingInterrupted, fit
+from esupcon.files import read_json_lines
+from esupcon.methods import METHODS, first_stage
+
+TAKEN = "The first stage is taken from another run"
+
+
+def test_which_methods_begin_alike() -> None:
+    shared = {key for key in METHODS if first_stage(key) is not None}
+    assert shared == {"supcon_ce", "supcon_ce_n"}
+    assert first_stage("supcon_ce") == first_stage("supcon_ce_n")
+
+
+@pytest.mark.parametrize(("one", "other"), [("supcon_ce", "supcon_ce_n"), ("supcon_ce_n", "supcon_ce")])
+def test_a_taken_stage_gives_what_training_it_gives(tmp_path: Path, one: str, other: str) -> None:
+    data, kept = blobs(), tmp_path / "stage.pt"
+    alone = fit(quick_spec(method=other), data, out=tmp_path / "alone")
+    said: list[str] = []
+    fit(quick_spec(method=one), data, out=tmp_path / "first", shared_stage=kept, log=said.append)
+    assert not any(line.startswith(TAKEN) for line in said)
+    second = fit(quick_spec(method=other), data, out=tmp_path / "second", shared_stage=kept, log=said.append)
+    assert any(line.startswith(TAKEN) for line in said)
+    same(alone, second, tmp_path / "alone", tmp_path / "second")
+    assert alone.findings == second.findings
+    timing = read_json_lines(tmp_path / "second" / "timing.jsonl")
+    assert [record["stage"] == 0 for record in timing] == [bool(record.get("taken")) for record in timing]
+    assert len(timing) == len(second.history)
+
+
+def test_interrupted_behind_a_taken_stage(tmp_path: Path) -> None:
+    spec, data, kept = quick_spec(method="supcon_ce_n", epochs=4), blobs(), tmp_path / "stage.pt"
+    alone = fit(spec, data, out=tmp_path / "alone", shared_stage=kept)
+    with pytest.raises(TrainingInterrupted):
+        fit(spec, data, out=tmp_path / "parts", shared_stage=kept, should_stop=stop_after(1))
+    kept.unlink()
+    again = fit(spec, data, out=tmp_path / "parts", shared_stage=kept)
+    same(alone, again, tmp_path / "alone", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("other", [{"temperature": 0.3}, {"seed": 5}, {"epochs": 5}])
+def test_a_stage_of_other_settings_is_not_taken(tmp_path: Path, other: dict[str, float]) -> None:
+    data, kept = blobs(), tmp_path / "stage.pt"
+    fit(quick_spec(method="supcon_ce"), data, out=tmp_path / "first", shared_stage=kept)
+    said: list[str] = []
+    fit(quick_spec(method="supcon_ce_n", **other), data, out=tmp_path / "second", shared_stage=kept, log=said.append)
+    assert not any(line.startswith(TAKEN) for line in said)
+
+
+def test_a_damaged_stage_is_trained_anew(tmp_path: Path) -> None:
+    spec, data, kept = quick_spec(method="supcon_ce"), blobs(), tmp_path / "stage.pt"
+    alone = fit(spec, data, out=tmp_path / "alone", shared_stage=kept)
+    content = bytearray(kept.read_bytes())
+    content[len(content) // 2] ^= 1
+    kept.write_bytes(content)
+    said: list[str] = []
+    again = fit(spec, data, out=tmp_path / "again", shared_stage=kept, log=said.append)
+    assert any("is damaged" in line and "trained anew" in line for line in said)
+    same(alone, again, tmp_path / "alone", tmp_path / "again")
+    said.clear()
+    fit(spec, data, out=tmp_path / "third", shared_stage=kept, log=said.append)
+    assert any(line.startswith(TAKEN) for line in said), "the damaged file was replaced"
