@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from study_figures import draw
-from study_tables import SETTINGS, accuracies, calibrations, headline, search, tries
+from study_tables import SETTINGS, accuracies, calibrations, headline, search, surroundings, tries
 
 from esupcon.report.content import read_content
 
@@ -43,6 +43,7 @@ def main() -> int:
         "calibration": partial(calibrations, study),
         "search": partial(search, searched),
         "tries": partial(tries, searched),
+        "surroundings": partial(surroundings, searched),
         "noise": partial(search, read_content(STUDY / "noise")),
         **{name: partial(accuracies, study, name) for name in SETTINGS},
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from study_tables import BASELINE, OURS, SETTINGS, difference
+from study_tables import BASELINE, OURS, SETTINGS, common, difference
 
 from esupcon.probability.diagram import save_figure
 from esupcon.report.aggregate import TableResult
@@ -78,7 +78,7 @@ def _lengths(searched: Content, path: Path) -> None:
     style = styles(searched.methods)
     for m, method in enumerate(searched.methods):
         best: dict[int, float] = {}
-        for run in searched.collected.runs.values():
+        for run in common(searched):
             if run.spec.train.method == method:
                 share = run.result["metrics"]["held_out"]["accuracy"]
                 epochs = run.spec.train.epochs
@@ -89,7 +89,7 @@ def _lengths(searched: Content, path: Path) -> None:
             lengths, [best[n] for n in lengths], mark + "-", color=style[method].colour, label=method_title(method)
         )
     axes.set_xscale("log")
-    ticks = sorted({run.spec.train.epochs for run in searched.collected.runs.values()})
+    ticks = sorted({run.spec.train.epochs for run in common(searched)})
     axes.set_xticks(ticks, [str(n) for n in ticks])
     axes.minorticks_off()
     axes.set_xlabel("epochs")

@@ -15,6 +15,7 @@ from esupcon.report.kept_calibration import calibration
 from esupcon.report.words import dataset_title, method_title
 
 BASELINE, OURS = "ce", "esupcon"
+COMMON = (100, "simclr")  # batch size and augmentation of the study
 SETTINGS = {"low_sample": "Few samples", "imbalanced": "Imbalanced", "noisy": "Wrong labels"}
 
 
@@ -116,17 +117,17 @@ def calibrations(content: Content) -> str:
 
 
 def search(content: Content) -> str:
-    """Every run of the search, the best of each method and length in bold."""
+    """Every run of the search with the common batch and augmentation, the best of each method and length in bold."""
     runs = sorted(
-        content.collected.runs.values(),
+        common(content),
         key=lambda run: (run.spec.train.epochs, _order(content, run), -_held_out(run), run.key),
     )
     best = {}
     for run in runs:
         best.setdefault((run.spec.train.epochs, run.spec.train.method), run.key)
     rows = [
-        "| epochs | method | rate | temperature | prototype weight | weight decay | held out |",
-        f"|--:|---|{'--:|' * 5}",
+        "| epochs | method | rate | temperature | prototypes: weight | rate | weight decay | held out |",
+        f"|--:|---|{'--:|' * 6}",
     ]
     for run in runs:
         train = run.spec.train
@@ -137,8 +138,35 @@ def search(content: Content) -> str:
         rows.append(
             f"| {train.epochs} | {method_title(train.method)} | {train.lr:g} | "
             f"{'–' if train.method == BASELINE else f'{train.temperature:g}'} | "
-            f"{f'{train.prototype_weight:g}' if uses_head else '–'} | {train.weight_decay:g} | {figure} |"
+            f"{f'{train.prototype_weight:g} | {train.lr * train.prototype_lr:g}' if uses_head else '– | –'} | "
+            f"{train.weight_decay:g} | {figure} |"
         )
+    return "\n".join(rows)
+
+
+def common(content: Content) -> list[StoredRun]:
+    """Runs with the study's batch and augmentation, of which settings of a method's own can be compared."""
+    return [run for run in content.collected.runs.values() if _surroundings(run) == COMMON]
+
+
+def _surroundings(run: StoredRun) -> tuple[int, str]:
+    """What is no method's own, and the same for all of them in the study."""
+    return run.spec.train.batch_size, run.spec.train.augmentation
+
+
+def surroundings(content: Content) -> str:
+    """The best of CE and ours under each batch size and augmentation that was tried, at the shortest length."""
+    epochs = min(run.spec.train.epochs for run in content.collected.runs.values())
+    found: dict[tuple[int, str], dict[str, float]] = {}
+    for run in content.collected.runs.values():
+        if run.spec.train.epochs == epochs:
+            best = found.setdefault(_surroundings(run), {})
+            method = run.spec.train.method
+            best[method] = max(best.get(method, 0.0), _held_out(run))
+    rows = [f"| batch | augmentation | {method_title(BASELINE)} | {method_title(OURS)} |", "|--:|---|--:|--:|"]
+    for place in sorted(found, key=lambda place: (place != COMMON, place)):
+        best = found[place]
+        rows.append(f"| {place[0]} | `{place[1]}` | {best[BASELINE]:.1f} | {best[OURS]:.1f} |")
     return "\n".join(rows)
 
 
@@ -153,9 +181,7 @@ def tries(content: Content) -> str:
         cells = []
         for n in lengths:
             found = [
-                _held_out(r)
-                for r in content.collected.runs.values()
-                if r.spec.train.method == method and r.spec.train.epochs == n
+                _held_out(r) for r in common(content) if r.spec.train.method == method and r.spec.train.epochs == n
             ]
             cells += [str(len(found)), f"{max(found):.1f}" if found else "–"]
         rows.append(f"| {method_title(method)} | {' | '.join(cells)} |")
