@@ -12,57 +12,14 @@ import argparse
 import platform
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from pytorch_metric_learning.losses import SupConLoss as PeerSupConLoss
-from torch import Tensor
 
-from esupcon import functional as F
+from esupcon.bench.losses import LossTimes, time_losses
 
 SIZES = (256, 1024, 4096, 8192, 16384, 32768, 65536)
-DENSE_UP_TO = 8192  # beyond, n-by-n tensors fill the memory of an ordinary machine
 LARGE = 8192
-TEMPERATURE = 0.1
-
-
-def dense_supcon(z: Tensor, labels: Tensor) -> Tensor:
-    z = torch.nn.functional.normalize(z)
-    others = ~torch.eye(len(z), dtype=torch.bool)
-    positives = ((labels[:, None] == labels[None, :]) & others).float()
-    logits = z @ z.T / TEMPERATURE
-    logits = logits - logits.max(1, keepdim=True).values.detach()
-    log_probability = logits - (logits.exp() * others).sum(1, keepdim=True).log()
-    return -((positives * log_probability).sum(1) / positives.sum(1)).mean()
-
-
-def contestants(d: int, k: int) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    peer = PeerSupConLoss(temperature=TEMPERATURE)
-    prototypes = torch.randn(k, d, requires_grad=True)
-    return {
-        "ours": lambda z, y: F.supcon_loss(z, y, temperature=TEMPERATURE),
-        "esupcon": lambda z, y: F.esupcon_loss(z, y, prototypes, temperature=TEMPERATURE),
-        "dense": dense_supcon,
-        "metric-learning": peer,
-    }
-
-
-def seconds(losses: dict[str, Callable[[Tensor, Tensor], Tensor]], n: int, d: int, k: int) -> dict[str, float]:
-    """Best time of each contestant, taken in turns so that a busy moment of the machine hits all of them."""
-    z, labels = torch.randn(n, d, requires_grad=True), torch.arange(n) % k
-    best = dict.fromkeys(losses, float("inf"))
-    rounds = 3 if n > 16384 else (7 if n > 2048 else 60)
-    for repeat in range(rounds):
-        for name, loss in losses.items():
-            if name in ("dense", "metric-learning") and (n > DENSE_UP_TO or (n > 2048 and repeat >= 4)):
-                continue
-            z.grad = None
-            start = time.perf_counter()
-            loss(z, labels).backward()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return best
 
 
 PROBE = """
@@ -104,17 +61,19 @@ def table(sizes: tuple[int, ...]) -> list[str]:
             for n in sizes:
                 if n > LARGE and (d, k) != (128, 100):
                     continue  # minutes each, and of the same shape
-                t = seconds(contestants(d, k), n, d, k)
-
-                def ratio(name: str, t: dict[str, float] = t) -> str:
-                    return f"{t[name] / t['ours']:.1f}x" if t[name] < float("inf") else "-"
-
-                lines.append(
-                    f"| {n:,} | {d} | {k} | {1e3 * t['ours']:,.2f} | {ratio('metric-learning')} | {ratio('dense')} "
-                    f"| {t['esupcon'] / t['ours']:.2f} |"
-                )
+                lines.append(row(time_losses(n, dim=d, n_classes=k), d, k))
                 print(lines[-1], flush=True)
     return lines
+
+
+def row(times: LossTimes, d: int, k: int) -> str:
+    def ratio(seconds: float | None) -> str:
+        return "-" if seconds is None else f"{seconds / times.supcon:.1f}x"
+
+    return (
+        f"| {times.n:,} | {d} | {k} | {1e3 * times.supcon:,.2f} | {ratio(times.metric_learning)} "
+        f"| {ratio(times.dense)} | {times.esupcon / times.supcon:.2f} |"
+    )
 
 
 def memory(sizes: tuple[int, ...]) -> list[str]:

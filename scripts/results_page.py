@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from study_figures import draw
-from study_tables import SETTINGS, accuracies, calibrations, headline, search, surroundings, tries
+from study_tables import SETTINGS, accuracies, calibrations, costs, headline, search, surroundings, tries
 
 from esupcon.report.content import read_content
 
@@ -42,6 +42,7 @@ def main() -> int:
         "headline": partial(headline, study),
         "calibration": partial(calibrations, study),
         "search": partial(search, searched),
+        "costs": partial(costs, study),
         "tries": partial(tries, searched),
         "surroundings": partial(surroundings, searched),
         "noise": partial(search, read_content(STUDY / "noise")),

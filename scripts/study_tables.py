@@ -116,6 +116,30 @@ def calibrations(content: Content) -> str:
     return "\n".join(rows)
 
 
+def costs(content: Content) -> str:
+    """Time of a training step of every method and batch size, relative to CE's."""
+    table = next(table for table in content.tables if table.name == "complexity")
+    batches = [column.grid["batch_size"] for column in table.columns]
+    rows = [
+        f"| method | {' | '.join(f'batch {size}' for size in batches)} |",
+        f"|---|{'--:|' * len(batches)}",
+    ]
+    steps = table.panels[0]
+    for method in table.methods:
+        cells = []
+        for mine, base in zip(steps.cells[method], steps.cells[BASELINE], strict=True):
+            if mine.summary is None or base.summary is None:
+                cells.append("open")
+            else:
+                cells.append(
+                    f"{mine.summary.mean / base.summary.mean:.2f}"
+                    if method != BASELINE
+                    else f"{mine.summary.mean:.0f} ms"
+                )
+        rows.append(f"| {method_title(method)} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def search(content: Content) -> str:
     """Every run of the search with the common batch and augmentation, the best of each method and length in bold."""
     runs = sorted(

@@ -25,6 +25,7 @@ COMMANDS = (
     "status",
     "report",
     "publish",
+    "bench",
 )
 
 

@@ -12,6 +12,7 @@ import typer
 
 from esupcon import __version__
 from esupcon.cli import exit_codes
+from esupcon.cli.bench import bench
 from esupcon.cli.calibrate import calibrate
 from esupcon.cli.demo import demo
 from esupcon.cli.evaluate import evaluate
@@ -79,6 +80,7 @@ app.command(epilog=_example("esupcon reproduce low_sample --dataset cifar10 --me
 app.command(epilog=_example("esupcon status runs/store"))(status)
 app.command(epilog=_example("esupcon report runs/store --out report.html"))(report)
 app.command(epilog=_example("esupcon publish runs/store --out studies/mine"))(publish)
+app.command(epilog=_example("esupcon bench --encoder resnet18 --batch-size 512"))(bench)
 app.command(epilog=_example("esupcon methods --json"))(methods)
 
 

@@ -84,7 +84,10 @@ def epoch_seconds(run: StoredRun) -> float | None:
 
 
 def peak_megabytes(run: StoredRun) -> float | None:
-    peak = run.result["provenance"].get("peak_memory_bytes")
+    provenance = run.result["provenance"]
+    if provenance.get("taken_seconds"):
+        return None  # another run trained its encoder, and that is where the peak lies
+    peak = provenance.get("peak_memory_bytes")
     return peak / 2**20 if isinstance(peak, int | float) else None
 
 
