@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from study_figures import draw
-from study_tables import SETTINGS, accuracies, calibrations, costs, headline, search, surroundings, tries
+from study_search import search, surroundings, tries
+from study_tables import SETTINGS, accuracies, calibrations, costs, headline, temperatures
 
 from esupcon.report.content import read_content
 
@@ -42,6 +43,7 @@ def main() -> int:
         "headline": partial(headline, study),
         "calibration": partial(calibrations, study),
         "search": partial(search, searched),
+        "temperatures": partial(temperatures, study),
         "costs": partial(costs, study),
         "tries": partial(tries, searched),
         "surroundings": partial(surroundings, searched),

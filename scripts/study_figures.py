@@ -7,7 +7,8 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from study_tables import BASELINE, OURS, SETTINGS, common, difference
+from study_search import common
+from study_tables import BASELINE, OURS, SETTINGS, difference
 
 from esupcon.probability.diagram import save_figure
 from esupcon.report.aggregate import TableResult
