@@ -6,27 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_augment import EVERYTHING
 
 from esupcon.data import augment
 from esupcon.data.augment import RECIPES, ImageRecipe, channel_statistics, normalise, one_view, two_views
 
 IMAGE_RECIPES = [name for name, recipe in RECIPES.items() if isinstance(recipe, ImageRecipe)]
 SIMCLR = RECIPES["simclr"]
-EVERYTHING = ImageRecipe(
-    crop_area=(0.3, 0.9),
-    crop_aspect=(0.5, 2.0),
-    pad=1,
-    shift=0.2,
-    zoom=(0.7, 1.4),
-    rotation=40.0,
-    flip=0.5,
-    jitter=0.7,
-    brightness=0.6,
-    contrast=0.7,
-    saturation=0.8,
-    hue=0.3,
-    grey=0.3,
-)
 
 
 def generator(seed=0):

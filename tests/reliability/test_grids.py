@@ -23,7 +23,7 @@ pytestmark = pytest.mark.reliability
 DRIVER = """
 import sys
 from pathlib import Path
-sys.path[:0] = sys.argv[3:]
+sys.path[:0] = sys.argv[4:]
 from esupcon.experiments.grid import run_grid
 from esupcon.experiments.local import LocalExecutor
 from esupcon.experiments.store import Store
@@ -31,17 +31,26 @@ from small_grid import small_rows, task_maker
 store = Store(sys.argv[2])
 store.create()
 rows = small_rows(Path(sys.argv[1]), n_seeds=3, epochs=40)
-standing = run_grid(rows, store, LocalExecutor(2), task_maker(store), say=print)
+standing = run_grid(rows, store, LocalExecutor(int(sys.argv[3])), task_maker(store), say=print)
 assert standing.is_complete, standing
 """
-N_KILLS, N_KILLS_LONG = 3, 30
+N_KILLS, N_KILLS_LONG = 2, 30
 N_RUNS = 6
 LONG_SECONDS = 3600  # thirty kills on a busy machine
 
 
-def start(home: Path, store: Store) -> subprocess.Popen[str]:
+def start(home: Path, store: Store, workers: int = 2) -> subprocess.Popen[str]:
     tests = Path(__file__).parents[1]
-    words = [sys.executable, "-c", DRIVER, str(home), str(store.root), str(tests / "experiments"), str(tests)]
+    words = [
+        sys.executable,
+        "-c",
+        DRIVER,
+        str(home),
+        str(store.root),
+        str(workers),
+        str(tests / "experiments"),
+        str(tests),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
@@ -87,7 +96,7 @@ def test_a_grid_killed_at_random_moments(tmp_path: Path, long_version: bool) -> 
 
 def test_four_drivers_on_one_store(tmp_path: Path) -> None:
     store, rows = Store(tmp_path / "store"), planned(tmp_path)
-    drivers = [start(tmp_path, store) for _ in range(4)]
+    drivers = [start(tmp_path, store, workers=1) for _ in range(4)]
     for driver in drivers:
         output, _ = driver.communicate(timeout=250)
         assert driver.returncode == 0, output
