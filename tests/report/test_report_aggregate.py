@@ -104,6 +104,13 @@ def test_plans_of_one_table_are_united_and_profiles_are_not(store: Store) -> Non
     assert first.commands == ["esupcon reproduce full"]
 
 
+def test_columns_stand_as_the_widest_plan_has_them(store: Store) -> None:
+    note_plan(store, [row("ce", 0, setting="IR=0.5")])
+    note_plan(store, [row("ce", 0, setting=setting) for setting in ("IR=0.05", "IR=0.1", "IR=0.5")])
+    note_plan(store, [row("ce", 1, setting=setting) for setting in ("IR=0.2", "IR=0.1")])
+    assert [column.setting for column in only_table(store).columns] == ["IR=0.05", "IR=0.1", "IR=0.5", "IR=0.2"]
+
+
 def test_runs_with_other_settings_are_not_mixed_into_a_mean(store: Store) -> None:
     old = [row("ce", seed, epochs=5) for seed in range(3)]
     new = [row("ce", 0, epochs=50)]

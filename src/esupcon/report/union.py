@@ -24,7 +24,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Union:
-    """`columns` in the order of the plans, those of one data set side by side; in each the places by method and seed.
+    """`columns` in the order of the widest plan, those of one data set side by side, each with its places by method
+    and seed.
 
     `notes` say where several plans asked for one cell with different settings: a mean over such runs would be of
     nothing in particular, so that only the newest settings are kept.
@@ -50,13 +51,20 @@ def united(plans: Sequence[Mapping[str, Any]]) -> Union:
             seeds[place.seed] = place
             variants[signature] = seeds  # the newest variant comes last
     notes = [_note(cell, variants) for cell, variants in cells.items() if len(variants) > 1]
-    columns: dict[tuple[str, str], list[Place]] = {}
+    columns: dict[tuple[str, str], list[Place]] = {column: [] for column in _column_order(plans)}
     for (dataset, setting, _), variants in cells.items():
         newest = list(variants.values())[-1]
-        columns.setdefault((dataset, setting), []).extend(newest[seed] for seed in sorted(newest))
+        columns[dataset, setting].extend(newest[seed] for seed in sorted(newest))
     datasets = list(dict.fromkeys(dataset for dataset, _ in columns))
     grouped = [rows for name in datasets for (dataset, _), rows in columns.items() if dataset == name]
     return Union(grouped, notes)
+
+
+def _column_order(plans: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """As the plan with the most columns has it, the newest of several; then those that only others ask for."""
+    asked = [list(dict.fromkeys((row["dataset"], row["setting"]) for row in plan["rows"])) for plan in reversed(plans)]
+    widest = max(asked, key=len)
+    return list(dict.fromkeys([*widest, *(column for columns in reversed(asked) for column in columns)]))
 
 
 def _signature(spec: Mapping[str, Any]) -> str:
