@@ -36,10 +36,9 @@ from esupcon.data.datasets import _REGISTERED
 from esupcon.engine.objective import _LOSSES
 from esupcon.engine.spec import TrainSpec
 from esupcon.experiments import local
-from esupcon.experiments.executor import Event, Task
-from esupcon.experiments.worker import compute
 from esupcon.methods import METHODS
 from esupcon.models import build_encoder
+from in_this_process import InThisProcess
 
 # Words added to a line so that it ends in seconds, where no output is shown that would change. Nothing of the line
 # is taken away: it is also held against the command line as it stands.
@@ -54,28 +53,6 @@ ONLY_PLANNED = {"--ray": "a cluster is needed", "paper": "the paper's scale take
 
 PAGES_WITH_COMMANDS = [page for page in PAGES if commands_of(page)]
 COMMANDS = [command for page in PAGES for command in commands_of(page)]
-
-
-class InThisProcess:
-    """The executor of local runs without its worker processes, whose start costs more than these runs."""
-
-    slots = 1
-    sees_store = True
-
-    def __init__(self, workers: int | None = None, *, n_gpus: int = 0) -> None:
-        self._told: list[Event] = []
-
-    def submit(self, task: Task) -> None:
-        message = compute(task.message(), lambda: False, lambda answer: None)
-        self._told.append(Event(task.key, message["event"], message.get("error", "")))
-
-    def events(self, timeout: float) -> list[Event]:
-        told, self._told = self._told, []
-        return told
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,16 @@ def test_a_stage_of_other_settings_is_not_taken(tmp_path: Path, other: dict[str,
     fit(quick_spec(method="supcon_ce"), data, out=tmp_path / "first", shared_stage=kept)
     said: list[str] = []
     fit(quick_spec(method="supcon_ce_n", **other), data, out=tmp_path / "second", shared_stage=kept, log=said.append)
+    assert not any(line.startswith(TAKEN) for line in said)
+
+
+@pytest.mark.parametrize("content", [b"", b"no state", pickle.dumps(print), pickle.dumps({"identity": "?"})])
+def test_a_foreign_file_is_not_taken(tmp_path: Path, content: bytes) -> None:
+    kept = tmp_path / "stage.pt"
+    kept.write_bytes(hashlib.sha256(content).digest() + content)
+    said: list[str] = []
+    fitted = fit(quick_spec(method="supcon_ce"), blobs(), out=tmp_path / "run", shared_stage=kept, log=said.append)
+    assert {record["stage"] for record in fitted.history} == {0, 1}
     assert not any(line.startswith(TAKEN) for line in said)
 
 

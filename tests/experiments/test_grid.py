@@ -15,6 +15,7 @@ from esupcon.experiments.grid import Standing, run_grid
 from esupcon.experiments.spec import Row
 from esupcon.experiments.store import RESULT_FILE, Store, write_spec
 from esupcon.files import write_sealed_json
+from in_this_process import InThisProcess
 
 
 class Scripted:
@@ -233,3 +234,21 @@ def test_runs_elsewhere_share_nothing(tmp_path: Path, store: Store) -> None:
     run(small_rows(tmp_path, methods=("supcon_ce", "supcon_ce_n"), n_seeds=1), store, executor)
     assert set(executor.stages.values()) == {None}
     assert executor.most_at_once == 2
+
+
+def test_a_shared_stage_changes_nothing_but_the_time(tmp_path: Path) -> None:
+    rows = small_rows(tmp_path, methods=("supcon_ce", "supcon_ce_n"), n_seeds=1)
+    shared, alone = Store(tmp_path / "shared"), Store(tmp_path / "alone")
+    for store, share_stages in ((shared, True), (alone, False)):
+        store.create()
+        run_grid(rows, store, InThisProcess(), task_maker(store), share_stages=share_stages)
+    for one in rows:
+        results = [store.read(one.key).result for store in (shared, alone)]
+        histories = [(store.run_folder(one.key) / "history.jsonl").read_bytes() for store in (shared, alone)]
+        assert [result["metrics"] for result in results] == [results[0]["metrics"]] * 2
+        assert histories[0] == histories[1]
+        taken, trained = (result["provenance"]["taken_seconds"] for result in results)
+        assert (taken > 0) == (one.method == "supcon_ce_n")
+        assert trained == 0
+    assert not list((shared.root / "stages").iterdir())
+    assert not (alone.root / "stages").exists()

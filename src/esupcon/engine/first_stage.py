@@ -44,7 +44,7 @@ def keep_first_stage(run: Run, path: Path) -> None:
 def take_first_stage(run: Run, path: Path) -> bool:
     """Puts a run that has not begun behind its first stage; False where none is kept that fits it."""
     state = _read(path, run)
-    if state is None or state["identity"] != _identity(run):
+    if not isinstance(state, dict) or state.get("identity") != _identity(run):
         return False
     for part, module in _trained_parts(run).items():
         module.load_state_dict(state["parts"][part])
@@ -71,7 +71,8 @@ def _trained_parts(run: Run) -> dict[str, torch.nn.Module]:
     return {part: getattr(run.network, part) for part in run.method.stages[0].trains}
 
 
-def _read(path: Path, run: Run) -> dict[str, Any] | None:
+def _read(path: Path, run: Run) -> Any:
+    """What the file holds; None where there is none, or none that can be read."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -80,5 +81,8 @@ def _read(path: Path, run: Run) -> dict[str, Any] | None:
     if hashlib.sha256(content).digest() != seal:
         run.log(f"{path} is damaged (its checksum differs); the first stage is trained anew.")
         return None
-    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=run.device, weights_only=True)
-    return state
+    try:
+        return torch.load(io.BytesIO(content), map_location=run.device, weights_only=True)
+    except Exception as error:  # what is no state raises nearly anything, and runs nothing
+        run.log(f"{path} cannot be read ({str(error).partition(chr(10))[0]}); the first stage is trained anew.")
+        return None
