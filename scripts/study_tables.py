@@ -53,10 +53,10 @@ def _share(run: StoredRun) -> float:
 
 
 def headline(content: Content) -> str:
-    """A line for every column of the three settings: CE, ours, the difference."""
+    """A line for every column of the three settings: CE, ours, the difference, and the paper's."""
     rows = [
-        f"| | images | seeds | {method_title(BASELINE)} | {method_title(OURS)} | difference |",
-        "|---|--:|--:|--:|--:|--:|",
+        f"| | images | seeds | {method_title(BASELINE)} | {method_title(OURS)} | difference | in the paper |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for table in (table for table in content.tables if table.name in SETTINGS):
         for i, column in enumerate(table.columns):
@@ -67,7 +67,11 @@ def headline(content: Content) -> str:
                 continue
             common = {run.spec.train.seed for run in ours} & {run.spec.train.seed for run in base}
             means = [_mean([run for run in runs if run.spec.train.seed in common]) for runs in (base, ours)]
-            rows.append(f"| {name} | {_images(ours[0])} | {found.n} | {means[0]:.1f} | {means[1]:.1f} | {found} |")
+            printed = table.panels[0].cells[OURS][i].paper_gain
+            paper = "–" if printed is None else _signed(printed)
+            rows.append(
+                f"| {name} | {_images(ours[0])} | {found.n} | {means[0]:.1f} | {means[1]:.1f} | {found} | {paper} |"
+            )
     return "\n".join(rows)
 
 
