@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from esupcon.report.kept_calibration import calibration
 from esupcon.report.sections import styles
 from esupcon.report.words import dataset_title, method_title
 
+_PANELS_ABREAST = 4
 _MARKS = ("o", "s", "D", "^", "v", "P", "X")
 
 
@@ -112,10 +114,15 @@ def _reliability(study: Content, path: Path) -> None:
                 found.append((method, report))
     if not found:
         return
-    figure = Figure(figsize=(1 + 2.3 * len(found), 3.1), layout="constrained")
-    panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+    n_columns = min(len(found), _PANELS_ABREAST)
+    n_rows = math.ceil(len(found) / n_columns)
+    figure = Figure(figsize=(1 + 2.5 * n_columns, 0.4 + 2.7 * n_rows), layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
+    panels = list(grid.flat)
+    for unused in panels[len(found) :]:
+        unused.set_visible(False)
     style = styles([method for method, _ in found])
-    for axes, (method, report) in zip(panels, found, strict=True):
+    for axes, (method, report) in zip(panels, found, strict=False):
         axes.plot([0, 1], [0, 1], ":", color="#888", lw=1)
         for name, bins, line in (("before", report.bins_before, "--o"), ("after", report.bins_after, "-o")):
             held = bins.counts > 0
@@ -132,8 +139,10 @@ def _reliability(study: Content, path: Path) -> None:
             )
         axes.set_title(textwrap.fill(method_title(method), 18), fontsize=10)
         axes.set_xlabel("confidence")
-        axes.legend(frameon=False, fontsize=8, loc="upper left")
+        axes.legend(frameon=False, fontsize=7.5, loc="lower right", borderaxespad=0.1)
+        axes.set_xticks([0, 0.5, 1])
         axes.set_aspect("equal")
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("accuracy")
+    for row in grid:
+        row[0].set_ylabel("accuracy")
     save_figure(figure, path)
