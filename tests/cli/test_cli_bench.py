@@ -9,7 +9,7 @@ from esupcon.bench.losses import TEMPERATURE, dense_supcon, time_losses
 from esupcon.bench.turns import best_seconds
 from esupcon.functional import supcon_loss
 
-SMALL = ("--n", "40,60", "--classes", "5", "--encoder", "mlp-16x1", "--image-size", "8", "--batch-size", "20")
+SMALL = ("--sizes", "40,60", "--classes", "5", "--encoder", "mlp-16x1", "--image-size", "8", "--batch-size", "20")
 
 
 def test_contestants_take_turns_after_a_warm_up() -> None:
@@ -51,8 +51,8 @@ def test_the_command(esupcon) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("--n", "9"), "--n must be at least 20, two embeddings of each class; got 9."),
-        (("--n", "1,x"), "--n must be numbers with commas between them"),
+        (("--sizes", "9"), "--sizes must be at least 20, two embeddings of each class; got 9."),
+        (("--sizes", "1,x"), "--sizes must be numbers with commas between them"),
         (("--batch-size", "5"), "batch_size must be at least 10, an image of each class; got 5."),
         (("--encoder", "resnet11"), "unknown encoder 'resnet11'"),
     ],

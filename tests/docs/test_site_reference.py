@@ -26,7 +26,7 @@ from docs_cli import cli_reference, command_tree  # noqa: E402
 from docs_source import constant_comment, docstring_markdown, plain_markdown, signature_text  # noqa: E402
 
 # Rooms of the package that nobody outside is meant to enter.
-INSIDE = {"cli", "contrast", "cosine", "files", "lazy", "npz_file", "precision", "validation", "__main__"}
+INSIDE = {"bench", "cli", "contrast", "cosine", "files", "lazy", "npz_file", "precision", "validation", "__main__"}
 COMMANDS = list(command_tree().commands)
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def bench(
-    n: Annotated[
-        str, typer.Option("--n", metavar="N,N,...", help="Numbers of embeddings to take the losses of.")
+    sizes: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Numbers of embeddings to take the losses of.")
     ] = "256,1024,4096",
     classes: Annotated[int, typer.Option(min=2, metavar="K", help="Number of classes.")] = 10,
     encoder: Annotated[str, typer.Option(metavar="NAME", help="Network of the training step.")] = "resnet10-w32",
@@ -29,7 +29,7 @@ def bench(
 
     Contestants take turns and the best time of each counts. The ratios hold while the machine is otherwise idle.
     """
-    sizes = _sizes(n, classes)
+    numbers = _read_sizes(sizes, classes)
     import torch  # noqa: PLC0415 - slow to import
 
     from esupcon.bench.losses import time_losses  # noqa: PLC0415
@@ -40,7 +40,7 @@ def bench(
     say(f"torch {machine['torch']} on {device}, {machine['threads']} threads; {classes} classes.")
     # The smaller part first: a wrong name of an encoder is not found out after a minute.
     step = time_step(encoder, image_size=image_size, batch_size=batch_size, n_classes=classes, device=device)
-    losses = [time_losses(size, n_classes=classes, device=device) for size in sizes]
+    losses = [time_losses(size, n_classes=classes, device=device) for size in numbers]
     if as_json:
         answer_json(
             {
@@ -58,13 +58,13 @@ def bench(
         say("bfloat16 does not work here, or not without an error: training in 32 bits is right.")
 
 
-def _sizes(text: str, classes: int) -> list[int]:
+def _read_sizes(text: str, classes: int) -> list[int]:
     try:
         sizes = [int(word) for word in text.split(",")]
     except ValueError:
-        raise ValueError(f"--n must be numbers with commas between them, like 256,1024; got {text!r}.") from None
+        raise ValueError(f"--sizes must be numbers with commas between them, like 256,1024; got {text!r}.") from None
     if min(sizes) < 2 * classes:
-        raise ValueError(f"--n must be at least {2 * classes}, two embeddings of each class; got {min(sizes)}.")
+        raise ValueError(f"--sizes must be at least {2 * classes}, two embeddings of each class; got {min(sizes)}.")
     return sizes
 
 
