@@ -17,7 +17,7 @@ from pathlib import Path
 
 from study_figures import draw
 from study_search import search, surroundings, tries
-from study_tables import SETTINGS, accuracies, calibrations, costs, headline, temperatures
+from study_tables import SETTINGS, accuracies, calibrations, headline, temperatures
 
 from esupcon.report.content import read_content
 
@@ -44,7 +44,6 @@ def main() -> int:
         "calibration": partial(calibrations, study),
         "search": partial(search, searched),
         "temperatures": partial(temperatures, study),
-        "costs": partial(costs, study),
         "tries": partial(tries, searched),
         "surroundings": partial(surroundings, searched),
         "noise": partial(search, read_content(STUDY / "noise")),

@@ -150,30 +150,6 @@ def _setting(run: StoredRun) -> str:
     return f"{dataset_title(spec.dataset)}, {name or f'N={_images(run)}'}"
 
 
-def costs(content: Content) -> str:
-    """Time of a training step of every method and batch size, relative to CE's."""
-    table = next(table for table in content.tables if table.name == "complexity")
-    batches = [column.grid["batch_size"] for column in table.columns]
-    rows = [
-        f"| method | {' | '.join(f'batch {size}' for size in batches)} |",
-        f"|---|{'--:|' * len(batches)}",
-    ]
-    steps = table.panels[0]
-    for method in table.methods:
-        cells = []
-        for mine, base in zip(steps.cells[method], steps.cells[BASELINE], strict=True):
-            if mine.summary is None or base.summary is None:
-                cells.append("open")
-            else:
-                cells.append(
-                    f"{mine.summary.mean / base.summary.mean:.2f}"
-                    if method != BASELINE
-                    else f"{mine.summary.mean:.0f} ms"
-                )
-        rows.append(f"| {method_title(method)} | {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
 def _images(run: StoredRun) -> str:
     return f"{run.spec.n_train:,}" if run.spec.n_train else "all"
 

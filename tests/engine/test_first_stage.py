@@ -81,3 +81,9 @@ def test_a_damaged_stage_is_trained_anew(tmp_path: Path) -> None:
     said.clear()
     fit(spec, data, out=tmp_path / "third", shared_stage=kept, log=said.append)
     assert any(line.startswith(TAKEN) for line in said), "the damaged file was replaced"
+
+
+def test_a_method_with_nothing_to_share_leaves_and_takes_nothing(tmp_path: Path) -> None:
+    kept = tmp_path / "stage.pt"
+    fit(quick_spec(method="esupcon"), blobs(), out=tmp_path / "run", shared_stage=kept)
+    assert not kept.exists()

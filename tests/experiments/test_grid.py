@@ -12,6 +12,9 @@ from small_grid import small_rows, task_maker
 from esupcon.experiments.execution import execute
 from esupcon.experiments.executor import Event, Task
 from esupcon.experiments.grid import Standing, run_grid
+from esupcon.experiments.plan import Choice, make_plan
+from esupcon.experiments.profile import read_profile
+from esupcon.experiments.reproduce import Request, reproduce
 from esupcon.experiments.spec import Row
 from esupcon.experiments.store import RESULT_FILE, Store, write_spec
 from esupcon.files import write_sealed_json
@@ -252,3 +255,12 @@ def test_a_shared_stage_changes_nothing_but_the_time(tmp_path: Path) -> None:
         assert trained == 0
     assert not list((shared.root / "stages").iterdir())
     assert not (alone.root / "stages").exists()
+
+
+@pytest.mark.parametrize(("table", "shares"), [("full", True), ("complexity", False)])
+def test_what_a_run_costs_is_measured_whole(store: Store, table: str, shares: bool) -> None:
+    choice = Choice(seeds=(0,), methods=("supcon_ce", "supcon_ce_n"))
+    executor = Watching(store)
+    reproduce(Request((make_plan(table, read_profile("smoke"), choice),), store), executor, data_are_here=False)
+    assert executor.stages
+    assert any(stage is not None for stage in executor.stages.values()) == shares

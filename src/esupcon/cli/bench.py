@@ -55,7 +55,7 @@ def bench(
     columns = [f"{encoder}, batch {batch_size}", "views", "network", "loss", "images/s"]
     answer(table(columns, [_step_row(one) for one in step]))
     if len(step) == 1:
-        say("bfloat16 does not work here, or not without an error: training in 32 bits is right.")
+        say("bfloat16 does not work on this machine; train in 32 bits.")
 
 
 def _read_sizes(text: str, classes: int) -> list[int]:

@@ -24,7 +24,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 def keep_first_stage(run: Run, path: Path) -> None:
     """Writes what the first stage of this run has come to, whole or not at all."""
-    if not run.fabric.is_global_zero:
+    if first_stage(run.method) is None or not run.fabric.is_global_zero:
         return
     folder = run.history.folder
     state = {
@@ -43,6 +43,8 @@ def keep_first_stage(run: Run, path: Path) -> None:
 
 def take_first_stage(run: Run, path: Path) -> bool:
     """Puts a run that has not begun behind its first stage; False where none is kept that fits it."""
+    if first_stage(run.method) is None:
+        return False
     state = _read(path, run)
     if not isinstance(state, dict) or state.get("identity") != _identity(run):
         return False
