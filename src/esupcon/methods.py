@@ -8,7 +8,7 @@ statistics of their normalisation layers move. The training loop reads this; it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 LossName = str  # ce, supcon, spce, tightness, esupcon, or one given to `esupcon.engine.objective.register_loss`
@@ -16,6 +16,8 @@ LossName = str  # ce, supcon, spce, tightness, esupcon, or one given to `esupcon
 Output = Literal["embedding", "projection", "logits"]
 #: What of a network a stage can train.
 Part = Literal["encoder", "projector", "head"]
+# Losses that compare samples with each other alone.
+_READ_NO_HEAD = {"supcon", "spce"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,17 @@ class Stage:
     @property
     def outputs(self) -> tuple[Output, ...]:
         return tuple(dict.fromkeys(term.on for term in self.terms))
+
+    @property
+    def core(self) -> Stage:
+        """The stage without its head, where all other parts learn the same without it; else the stage itself.
+
+        So it is where every term either stops at the output, and only the head learns from it, or reads no head.
+        """
+        terms = tuple(term for term in self.terms if not term.detach)
+        if "head" not in self.trains or not terms or not {term.loss for term in terms} <= _READ_NO_HEAD:
+            return self
+        return replace(self, terms=terms, trains=tuple(part for part in self.trains if part != "head"))
 
 
 @dataclass(frozen=True)
@@ -169,11 +182,17 @@ def get_method(method: str | Method) -> Method:
 
 
 def first_stage(method: str | Method) -> str | None:
-    """The first stage of a method in words, equal where two methods begin alike; None where nothing can be shared.
+    """The core of a method's first stage in words, equal where two methods have it in common.
 
-    A stage that trains the head is the method's own, and so is an only one.
+    None where there is nothing to share: where encoder and head learn from each other.
     """
     known = METHODS.get(method) if isinstance(method, str) else method
-    if known is None or len(known.stages) == 1 or "head" in known.stages[0].trains:
+    if known is None or "head" in known.stages[0].core.trains:
         return None
-    return repr(known.stages[0])
+    return repr(known.stages[0].core)
+
+
+def takes_first_stage(method: str | Method) -> bool:
+    """Whether a method can do with a first stage that another has trained: its own is no more than the core."""
+    known = METHODS.get(method) if isinstance(method, str) else method
+    return known is not None and first_stage(known) is not None and known.stages[0].core == known.stages[0]

@@ -12,31 +12,97 @@ from test_resume import same, stop_after
 
 from esupcon.engine import TrainingInterrupted, fit
 from esupcon.files import read_json_lines
-from esupcon.methods import METHODS, first_stage
+from esupcon.methods import METHODS, first_stage, takes_first_stage
 
 TAKEN = "The first stage is taken from another run"
 
 
 def test_which_methods_begin_alike() -> None:
-    shared = {key for key in METHODS if first_stage(key) is not None}
-    assert shared == {"supcon_ce", "supcon_ce_n"}
-    assert first_stage("supcon_ce") == first_stage("supcon_ce_n")
+    by_stage: dict[str | None, set[str]] = {}
+    for key in METHODS:
+        by_stage.setdefault(first_stage(key), set()).add(key)
+    assert by_stage.pop(None) == {"ce", "esupcon"}
+    assert sorted(map(sorted, by_stage.values())) == [["spce", "spce_m"], ["supcon_ce", "supcon_ce_n", "supcon_tt"]]
+    assert {key for key in METHODS if takes_first_stage(key)} == {"supcon_ce", "supcon_ce_n", "spce_m"}
 
 
-@pytest.mark.parametrize(("one", "other"), [("supcon_ce", "supcon_ce_n"), ("supcon_ce_n", "supcon_ce")])
-def test_a_taken_stage_gives_what_training_it_gives(tmp_path: Path, one: str, other: str) -> None:
+PAIRS = [
+    ("supcon_ce", "supcon_ce_n"),
+    ("supcon_ce_n", "supcon_ce"),
+    ("supcon_tt", "supcon_ce"),
+    ("supcon_tt", "supcon_ce_n"),
+    ("spce", "spce_m"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+@pytest.mark.parametrize("settings", [{}, {"temperature": 5.0, "micro_batch": 8}], ids=["plain", "with findings"])
+def test_a_taken_stage_gives_what_training_it_gives(
+    tmp_path: Path, one: str, other: str, settings: dict[str, float]
+) -> None:
     data, kept = blobs(), tmp_path / "stage.pt"
-    alone = fit(quick_spec(method=other), data, out=tmp_path / "alone")
+    leaves, takes = quick_spec(method=one, **settings), quick_spec(method=other, **settings)
+    alone = fit(takes, data, out=tmp_path / "alone")
+    assert bool(alone.findings) == bool(settings)
     said: list[str] = []
-    fit(quick_spec(method=one), data, out=tmp_path / "first", shared_stage=kept, log=said.append)
+    before = fit(leaves, data, out=tmp_path / "before")
+    first = fit(leaves, data, out=tmp_path / "first", shared_stage=kept, log=said.append)
+    same(before, first, tmp_path / "before", tmp_path / "first")
+    assert before.findings == first.findings
     assert not any(line.startswith(TAKEN) for line in said)
-    second = fit(quick_spec(method=other), data, out=tmp_path / "second", shared_stage=kept, log=said.append)
+    second = fit(takes, data, out=tmp_path / "second", shared_stage=kept, log=said.append)
     assert any(line.startswith(TAKEN) for line in said)
     same(alone, second, tmp_path / "alone", tmp_path / "second")
     assert alone.findings == second.findings
     timing = read_json_lines(tmp_path / "second" / "timing.jsonl")
     assert [record["stage"] == 0 for record in timing] == [bool(record.get("taken")) for record in timing]
     assert len(timing) == len(second.history)
+
+
+@pytest.mark.parametrize(("one", "other"), [("supcon_tt", "supcon_ce"), ("spce", "spce_m")])
+def test_a_stage_left_by_an_interrupted_run(tmp_path: Path, one: str, other: str) -> None:
+    data, kept = blobs(), tmp_path / "stage.pt"
+    settings = {"temperature": 5.0, "epochs": 3}
+    alone = fit(quick_spec(method=other, **settings), data, out=tmp_path / "alone")
+    for steps in (1, 4):
+        with pytest.raises(TrainingInterrupted):
+            fit(
+                quick_spec(method=one, **settings),
+                data,
+                out=tmp_path / "parts",
+                shared_stage=kept,
+                should_stop=stop_after(steps),
+            )
+        assert not kept.exists()
+    fit(quick_spec(method=one, **settings), data, out=tmp_path / "parts", shared_stage=kept)
+    second = fit(quick_spec(method=other, **settings), data, out=tmp_path / "second", shared_stage=kept)
+    same(alone, second, tmp_path / "alone", tmp_path / "second")
+    assert alone.findings == second.findings
+
+
+@pytest.mark.parametrize("why", ["began alone", "may stop early"])
+def test_what_only_the_head_knows_is_not_left(tmp_path: Path, why: str) -> None:
+    """A run that began alone has not written down what its encoder's run would have been; one that stops when its
+    head is best has another end."""
+    spec, data = quick_spec(method="spce", patience=1 if why == "may stop early" else None), blobs()
+    if why == "began alone":
+        with pytest.raises(TrainingInterrupted):
+            fit(spec, data, out=tmp_path / "run", should_stop=stop_after(2))
+    fit(spec, data, out=tmp_path / "run", shared_stage=tmp_path / "stage.pt")
+    assert not (tmp_path / "stage.pt").exists()
+
+
+def test_a_method_that_trains_more_does_not_take_less(tmp_path: Path) -> None:
+    data, kept = blobs(), tmp_path / "stage.pt"
+    alone = fit(quick_spec(method="spce"), data, out=tmp_path / "alone")
+    fit(quick_spec(method="spce_m"), data, out=tmp_path / "first", shared_stage=kept)
+    assert kept.exists()
+    same(
+        alone,
+        fit(quick_spec(method="spce"), data, out=tmp_path / "second", shared_stage=kept),
+        tmp_path / "alone",
+        tmp_path / "second",
+    )
 
 
 def test_interrupted_behind_a_taken_stage(tmp_path: Path) -> None:

@@ -225,6 +225,28 @@ def test_runs_that_begin_alike_wait_for_each_other(tmp_path: Path, store: Store)
     assert not list((store.root / "stages").iterdir()), "no run is left that would take one"
 
 
+def test_who_must_train_a_stage_goes_first(tmp_path: Path, store: Store) -> None:
+    rows = small_rows(tmp_path, methods=("supcon_ce", "supcon_ce_n", "supcon_tt", "spce_m", "spce"), n_seeds=1)
+    executor = Watching(store)
+    standing, _ = run(rows, store, executor)
+    assert standing.is_complete
+    order = {key: place for place, key in enumerate(executor.stages)}
+    place = {row.method: order[row.key] for row in rows}
+    assert place["supcon_tt"] < min(place["supcon_ce"], place["supcon_ce_n"])
+    assert place["spce"] < place["spce_m"]
+    assert executor.most_at_once == 2
+    assert not list((store.root / "stages").iterdir())
+
+
+def test_nobody_waits_for_a_run_that_fails(tmp_path: Path, store: Store) -> None:
+    rows = small_rows(tmp_path, methods=("spce_m", "spce"), n_seeds=1)
+    executor = Watching(store)
+    executor.script[rows[1].key] = [Event(rows[1].key, "failed", "no")] * 2
+    standing, _ = run(rows, store, executor)
+    assert list(standing.failed) == [rows[1].key]
+    assert standing.finished == [rows[0].key]
+
+
 def test_one_run_of_its_kind_keeps_no_stage(tmp_path: Path, store: Store) -> None:
     executor = Watching(store)
     run(small_rows(tmp_path, methods=("supcon_ce", "ce"), n_seeds=2), store, executor)
@@ -240,7 +262,7 @@ def test_runs_elsewhere_share_nothing(tmp_path: Path, store: Store) -> None:
 
 
 def test_a_shared_stage_changes_nothing_but_the_time(tmp_path: Path) -> None:
-    rows = small_rows(tmp_path, methods=("supcon_ce", "supcon_ce_n"), n_seeds=1)
+    rows = small_rows(tmp_path, methods=("supcon_ce", "supcon_tt", "spce", "spce_m"), n_seeds=1)
     shared, alone = Store(tmp_path / "shared"), Store(tmp_path / "alone")
     for store, share_stages in ((shared, True), (alone, False)):
         store.create()
@@ -251,7 +273,7 @@ def test_a_shared_stage_changes_nothing_but_the_time(tmp_path: Path) -> None:
         assert [result["metrics"] for result in results] == [results[0]["metrics"]] * 2
         assert histories[0] == histories[1]
         taken, trained = (result["provenance"]["taken_seconds"] for result in results)
-        assert (taken > 0) == (one.method == "supcon_ce_n")
+        assert (taken > 0) == (one.method in {"supcon_ce", "spce_m"})
         assert trained == 0
     assert not list((shared.root / "stages").iterdir())
     assert not (alone.root / "stages").exists()

@@ -15,7 +15,7 @@ from esupcon.cli import options as shared
 from esupcon.cli.grid_view import GridView, duration, means_table
 from esupcon.cli.output import answer, answer_json, complain, say, table
 from esupcon.cli.stopping import Stopper
-from esupcon.experiments.cost import Probe
+from esupcon.experiments.cost import Probe, first_stages_kept
 from esupcon.experiments.grid import Standing, name_of
 from esupcon.experiments.local import LocalExecutor, usable_cores
 from esupcon.experiments.plan import Choice, Plan, make_plan, read_field, read_seeds
@@ -155,14 +155,14 @@ def _as_json(standing: Standing, accuracies: dict[str, float | None], store: Pat
 def _list(plans: tuple[Plan, ...], store: Store, estimate: bool, workers: int | None, as_json: bool) -> None:
     slots = workers or usable_cores()
     probe = Probe(max(1, usable_cores() // slots)) if estimate else None
-    entries, trained = [], set[str | None]()
+    entries = []
     for plan in plans:
-        for row in plan.rows:
+        kept = first_stages_kept([row.spec for row in plan.rows])
+        for row, is_kept in zip(plan.rows, kept, strict=True):
             entry = {**row.as_dict(), "stored": store.is_done(row.key)}
             if probe is not None:
-                stage = None if plan.table.measure == "cost" else row.spec.first_stage
-                entry["estimated_seconds"] = probe.seconds(row.spec, first_stage_is_kept=stage in trained)
-                trained |= {stage} - {None}
+                shares = is_kept and plan.table.measure != "cost"
+                entry["estimated_seconds"] = probe.seconds(row.spec, first_stage_is_kept=shares)
             entries.append(entry)
     if as_json:
         answer_json(entries)

@@ -1,7 +1,8 @@
 """The first stage of a run, kept for runs of other methods that begin with the same one.
 
-SupCon+CE and SupCon+CE(n) train one encoder and differ in the head they then put on it. Where a grid wants both, the
-second takes what the first has trained and ends as if it had trained it itself, bit for bit.
+SupCon+CE and SupCon+CE(n) train one encoder and differ in the head they then put on it; SupCon+Tt trains the very same
+one with a head beside it, from which it learns nothing. So do SPCE and SPCE(M). Where a grid wants several of them, the
+first leaves what the others take, and these end as if they had trained it themselves, bit for bit.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from esupcon.doctor import Finding
 from esupcon.engine.history import TIMING
 from esupcon.engine.run import Position, Run
 from esupcon.files import read_json_lines, write_bytes
-from esupcon.methods import first_stage
+from esupcon.methods import first_stage, takes_first_stage
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-def keep_first_stage(run: Run, path: Path) -> None:
-    """Writes what the first stage of this run has come to, whole or not at all."""
-    if first_stage(run.method) is None or not run.fabric.is_global_zero:
+def keep_first_stage(run: Run) -> None:
+    """Once its first stage is done, writes what the core of it has come to, whole or not at all."""
+    path, own = run.shared_stage, takes_first_stage(run.method)
+    if path is None or run.position.stage != 1 or not run.fabric.is_global_zero or not (own or run.core):
         return
     folder = run.history.folder
+    findings, lines = (run.findings, run.history.records) if run.core is None else (run.core.findings, run.core.lines)
     state = {
         "identity": _identity(run),
         "parts": {part: module.state_dict() for part, module in _trained_parts(run).items()},
-        "history": run.history.records,
-        "findings": [finding.as_dict() for finding in run.findings],
+        "history": lines,
+        "findings": [finding.as_dict() for finding in findings],
         "timing": [] if folder is None else read_json_lines(folder / TIMING),
     }
     buffer = io.BytesIO()
@@ -41,9 +44,10 @@ def keep_first_stage(run: Run, path: Path) -> None:
     write_bytes(path, hashlib.sha256(content).digest() + content)
 
 
-def take_first_stage(run: Run, path: Path) -> bool:
+def take_first_stage(run: Run) -> bool:
     """Puts a run that has not begun behind its first stage; False where none is kept that fits it."""
-    if first_stage(run.method) is None:
+    path = run.shared_stage
+    if path is None or not takes_first_stage(run.method):
         return False
     state = _read(path, run)
     if not isinstance(state, dict) or state.get("identity") != _identity(run):
@@ -70,7 +74,7 @@ def _identity(run: Run) -> str:
 
 
 def _trained_parts(run: Run) -> dict[str, torch.nn.Module]:
-    return {part: getattr(run.network, part) for part in run.method.stages[0].trains}
+    return {part: getattr(run.network, part) for part in run.method.stages[0].core.trains}
 
 
 def _read(path: Path, run: Run) -> Any:

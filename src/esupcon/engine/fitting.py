@@ -95,8 +95,7 @@ def fit(
             while run.position.stage < len(run.method.stages):
                 train_stage(run, run.method.stages[run.position.stage], optimizer_state, bar)
                 optimizer_state = None
-                if shared_stage is not None and run.position.stage == 1:
-                    keep_first_stage(run, shared_stage)
+                keep_first_stage(run)
         finally:
             torch.set_rng_state(random_state)  # the caller's randomness is not ours to advance
     if run.method.class_means_head:

@@ -14,16 +14,17 @@ from torch import Tensor, nn, optim
 from esupcon.doctor import Watch
 from esupcon.doctor.setting import LOSSES as KNOWN_LOSSES
 from esupcon.engine.accumulation import cached_backward
+from esupcon.engine.core_record import CoreRecord, epoch_line
 from esupcon.engine.data import batch_of_views
 from esupcon.engine.evaluation import held_out_accuracy, outputs_of
-from esupcon.engine.objective import stage_loss
+from esupcon.engine.objective import sum_of, term_values
 from esupcon.engine.optimisation import build_optimizer, lr_factor, set_lr
 from esupcon.engine.processes import average_gradients, mean_over_processes, rows_of_this_process, whole_batch
 from esupcon.engine.progress import Progress
 from esupcon.engine.run import Position, Run, TrainingFailed, TrainingInterrupted
 from esupcon.engine.seeding import derive_seed, seed_layers
 from esupcon.engine.speed import channels_last
-from esupcon.methods import Stage
+from esupcon.methods import Stage, Term
 from esupcon.models import Network
 
 WATCHED_ROWS = 512
@@ -48,6 +49,7 @@ def train_stage(run: Run, stage: Stage, optimizer_state: dict[str, Any] | None, 
     place, n_steps = run.position, run.n_steps(stage)
     n_epochs = math.ceil(n_steps / run.plan.steps_per_epoch)
     watch = run.watch = _watch(run, stage, n_steps)
+    run.core = _core(run, stage, n_steps)
     if watch is not None and run.watch_state is not None:
         watch.load_state_dict(run.watch_state)
         run.watch_state = None
@@ -63,8 +65,8 @@ def train_stage(run: Run, stage: Stage, optimizer_state: dict[str, Any] | None, 
         steps_before = place.epoch * run.plan.steps_per_epoch
         while place.step < steps:
             lr = set_lr(optimizer, lr_factor(steps_before + place.step, n_steps, run.spec.warmup))
-            loss = _take_step(run, stage, module, optimizer, run.plan.indices(order, place.step))
-            run.tell([] if watch is None else watch.step(loss, lr))
+            loss, core_loss = _take_step(run, stage, module, optimizer, run.plan.indices(order, place.step))
+            _ask_doctor(run, loss, core_loss, lr)
             if not math.isfinite(loss):
                 raise TrainingFailed(_not_finite(run, loss))
             place.loss_sum += loss
@@ -117,7 +119,8 @@ def _set_modes(network: Network, stage: Stage) -> None:
 
 def _take_step(
     run: Run, stage: Stage, module: nn.Module, optimizer: optim.Optimizer, indices: NDArray[np.int64]
-) -> float:
+) -> tuple[float, float]:
+    """The loss of the stage, and that of its core."""
     place = run.position
     where = (place.stage, place.epoch, place.step)
     seed = derive_seed(run.spec.seed, "step", *where)
@@ -130,9 +133,12 @@ def _take_step(
     mine = rows_of_this_process(run.fabric, len(labels))
     views, labels = views[mine], labels[mine]
 
+    values: dict[Term, Tensor] = {}
+
     def loss_of(outputs: dict[str, Tensor]) -> Tensor:
+        values.update(term_values(stage, whole_batch(run.fabric, run.network, outputs, labels), run.loss_settings))
         # Processes add up their anchors' shares; the average that follows is turned into a sum by `world`.
-        return stage_loss(stage, whole_batch(run.fabric, run.network, outputs, labels), run.loss_settings) * world
+        return sum_of(values) * world
 
     optimizer.zero_grad()
     if run.spec.micro_batch is None:
@@ -143,7 +149,17 @@ def _take_step(
             loss = cached_backward(module, run.network, views, 2 * run.spec.micro_batch, loss_of, seed)
         average_gradients(run.fabric, run.network)
     optimizer.step()
-    return float(mean_over_processes(run.fabric, loss.detach()))
+    whole = float(mean_over_processes(run.fabric, loss.detach()))
+    if run.core is None:
+        return whole, whole
+    return whole, float(mean_over_processes(run.fabric, sum_of(values, run.core.stage).detach() * world))
+
+
+def _ask_doctor(run: Run, loss: float, core_loss: float, lr: float) -> None:
+    if run.watch is not None:
+        run.tell(run.watch.step(loss, lr))
+    if run.core is not None:
+        run.core.step(core_loss, lr)
 
 
 def _timing(place: Position, seconds: float, images: int) -> dict[str, float]:
@@ -161,17 +177,12 @@ def _end_epoch(
     loss = place.loss_sum / steps
     if watch is not None:
         run.tell(watch.epoch(place.epoch, loss, accuracy, **_sample(run, stage)))
-    record: dict[str, Any] = {
-        "stage": place.stage,
-        "epoch": place.epoch,
-        "loss": loss,
-        "lr": lr,
-        "held_out_accuracy": accuracy,
-    }
-    if run.unrecorded:
-        record["findings"] = [finding.as_dict() for finding in run.unrecorded]
-        run.unrecorded = []
-    run.history.append(record, timing)
+    if run.core is not None:
+        without_head = held_out_accuracy(run.network, run.data, run.device, head_is_trained=False)
+        without_head = run.fabric.broadcast(without_head)
+        run.core.end_epoch(place.epoch, lr, steps, without_head, _sample(run, run.core.stage))
+    run.history.append(epoch_line(place.stage, place.epoch, loss, lr, accuracy, run.unrecorded), timing)
+    run.unrecorded = []
     progress.epoch(place.epoch, accuracy)
     if run.spec.patience is None or accuracy is None:
         return False
@@ -189,6 +200,22 @@ def _sample(run: Run, stage: Stage) -> dict[str, Any]:
     names = ("embedding", "logits") if "head" in stage.trains else ("embedding",)
     sample = outputs_of(run.network, run.data, run.data.x[rows], names, run.device)
     return {**{name: value.float().cpu() for name, value in sample.items()}, "labels": run.data.y[rows]}
+
+
+def _core(run: Run, stage: Stage, n_steps: int) -> CoreRecord | None:
+    """Kept where other methods may take the core of this stage; not where a head decides when training ends."""
+    place, state = run.position, run.core_state
+    run.core_state = None
+    begun = place.epoch > 0 or place.step > 0
+    if run.shared_stage is None or place.stage > 0 or stage.core == stage or run.spec.patience is not None:
+        return None
+    watch = _watch(run, stage.core, n_steps)
+    if watch is None or (begun and state is None):
+        return None
+    record = CoreRecord(stage.core, watch, list(run.findings), list(run.unrecorded))
+    if state is not None:
+        record.load_state_dict(state)
+    return record
 
 
 def _watch(run: Run, stage: Stage, n_steps: int) -> Watch | None:

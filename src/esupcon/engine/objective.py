@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from esupcon import functional as F
 from esupcon.functional import Anchors, Average
-from esupcon.methods import LossName, Stage
+from esupcon.methods import LossName, Stage, Term
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,25 @@ class BatchOutputs:
 
 def stage_loss(stage: Stage, batch: BatchOutputs, settings: LossSettings) -> Tensor:
     """sum over terms of weight * loss, restricted to the batch's anchors; anchors add up to the whole batch."""
-    total: Tensor | None = None
+    return sum_of(term_values(stage, batch, settings))
+
+
+def term_values(stage: Stage, batch: BatchOutputs, settings: LossSettings) -> dict[Term, Tensor]:
+    """weight * loss of each term."""
+    values: dict[Term, Tensor] = {}
     for term in stage.terms:
         z = batch.outputs[term.on]
         value = term.weight * _LOSSES[term.loss](z.detach() if term.detach else z, batch, settings)
-        total = value if total is None else total + value
-    assert total is not None
-    return total
+        values[term] = values[term] + value if term in values else value
+    return values
+
+
+def sum_of(values: Mapping[Term, Tensor], stage: Stage | None = None) -> Tensor:
+    """Of all values, or of those of a stage's terms, in their order."""
+    first, *others = [value for term, value in values.items() if stage is None or term in stage.terms]
+    for other in others:
+        first = first + other
+    return first
 
 
 def _cross_entropy(logits: Tensor, batch: BatchOutputs, _: LossSettings) -> Tensor:

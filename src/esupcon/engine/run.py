@@ -14,6 +14,7 @@ from lightning_fabric import Fabric
 
 from esupcon.doctor import Finding, Watch
 from esupcon.engine.checkpoints import Checkpoints
+from esupcon.engine.core_record import CoreRecord
 from esupcon.engine.data import BatchPlan, TrainData
 from esupcon.engine.history import History
 from esupcon.engine.objective import LossSettings
@@ -73,6 +74,9 @@ class Run:
     best_state: dict[str, torch.Tensor] | None = None
     watch: Watch | None = None
     watch_state: dict[str, Any] | None = None  # of the checkpoint, until the stage it belongs to takes it
+    shared_stage: Path | None = None  # where a first stage that other methods share is found, or left for them
+    core: CoreRecord | None = None
+    core_state: dict[str, Any] | None = None  # as watch_state
 
     @property
     def device(self) -> torch.device:
@@ -111,6 +115,7 @@ class Run:
             "unrecorded": [finding.as_dict() for finding in self.unrecorded],
             "best_state": self.best_state,
             "watch": None if optimizer_state is None or self.watch is None else self.watch.state_dict(),
+            "core": None if optimizer_state is None or self.core is None else self.core.state_dict(),
         }
         place = self.position
         self.checkpoints.save(state, (place.stage * 1_000_000 + place.epoch) * 1_000_000 + place.step)

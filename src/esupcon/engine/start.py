@@ -90,8 +90,9 @@ def start(
         log=log if first else lambda line: None,
         should_stop=should_stop,
         checkpoint_seconds=checkpoint_seconds,
+        shared_stage=shared_stage,
     )
-    return run, _resume(run, shared_stage)
+    return run, _resume(run)
 
 
 def _initial_network(spec: TrainSpec, data: TrainData, encoder: nn.Module | None) -> Network:
@@ -168,11 +169,11 @@ def _settle_precision(spec: TrainSpec, data: TrainData, network: Network, settle
     return choose_precision(network, views, ("logits",), device)
 
 
-def _resume(run: Run, shared_stage: Path | None) -> dict[str, Any] | None:
+def _resume(run: Run) -> dict[str, Any] | None:
     """Puts the run where its last good checkpoint stands; returns the optimiser's state, if within a stage."""
     state = None if run.checkpoints is None else run.checkpoints.load(run.device)
     if state is None:
-        if shared_stage is not None and take_first_stage(run, shared_stage):
+        if take_first_stage(run):
             return None
         run.history.restore([])
         run.tell(_examine(run))
@@ -195,7 +196,7 @@ def _restore(run: Run, state: dict[str, Any]) -> dict[str, Any] | None:
     run.position = Position(**state["position"])
     run.findings = [Finding.from_dict(finding) for finding in state["findings"]]
     run.unrecorded = [Finding.from_dict(finding) for finding in state["unrecorded"]]
-    run.best_state, run.watch_state = state["best_state"], state["watch"]
+    run.best_state, run.watch_state, run.core_state = state["best_state"], state["watch"], state.get("core")
     run.history.restore(state["history"])
     optimizer_state: dict[str, Any] | None = state["optimizer"]
     return optimizer_state

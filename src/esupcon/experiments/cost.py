@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from esupcon.experiments.spec import RunSpec
@@ -50,6 +50,16 @@ def images_seen(spec: RunSpec, *, first_stage_is_kept: bool = False) -> float | 
         return main  # an own method that this process does not know: one stage is the usual
     stages = METHODS[train.method].stages[first_stage_is_kept:]
     return sum(main * stage.epochs * (1.0 if "encoder" in stage.trains else _FORWARD_SHARE) for stage in stages)
+
+
+def first_stages_kept(specs: Sequence[RunSpec]) -> list[bool]:
+    """Of runs that one grid gives out, which find their first stage trained by another of them."""
+    trained = {spec.first_stage for spec in specs if not spec.takes_first_stage}
+    kept = []
+    for spec in specs:
+        kept.append(spec.takes_first_stage and spec.first_stage in trained)
+        trained.add(spec.first_stage)
+    return kept
 
 
 def _n_fit(spec: RunSpec) -> float | None:
@@ -115,10 +125,9 @@ def seconds_left(remaining: Iterable[RunSpec], finished: Iterable[StoredRun], wo
         if images:
             rates.setdefault(run.spec.train.encoder, []).append(run.seconds / images)
     means: Mapping[str, float] = {encoder: statistics.fmean(values) for encoder, values in rates.items()}
-    total, trained = 0.0, set[str | None]()
-    for spec in remaining:
-        images = images_seen(spec, first_stage_is_kept=spec.first_stage in trained)
-        trained |= {spec.first_stage} - {None}
+    total, specs = 0.0, list(remaining)
+    for spec, is_kept in zip(specs, first_stages_kept(specs), strict=True):
+        images = images_seen(spec, first_stage_is_kept=is_kept)
         if images is None or spec.train.encoder not in means:
             return None
         total += images * means[spec.train.encoder]

@@ -120,10 +120,15 @@ def _give_out(standing: Standing, store: Store, executor: Executor, make_task: C
 
 
 def _next(standing: Standing, store: Store) -> str | None:
-    """The first run whose first stage nobody is training: one that waits for it is done no later, and cheaper."""
-    stages = {stage for key in standing.running if (stage := standing.shared_stages.get(key)) is not None}
-    in_hand = {stage for stage in stages if not store.stage_file(stage).exists()}
-    return next((key for key in standing.pending if standing.shared_stages.get(key) not in in_hand), None)
+    """The first run that need not wait. One whose first stage another trains, or has to train anyway, is done no later
+    for waiting, and cheaper.
+    """
+    owed = [key for key in standing.pending if not standing.rows[key].spec.takes_first_stage]
+    stages = {stage for key in (*standing.running, *owed) if (stage := standing.shared_stages.get(key)) is not None}
+    awaited = {stage for stage in stages if not store.stage_file(stage).exists()}
+    return next(
+        (key for key in standing.pending if key in owed or standing.shared_stages.get(key) not in awaited), None
+    )
 
 
 def _drop_stage(standing: Standing, store: Store, key: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from esupcon.engine.spec import TrainSpec
-from esupcon.methods import first_stage
+from esupcon.methods import first_stage, takes_first_stage
 
 SCHEMA = 1
 # Options of `esupcon.data.load` that decide which images a run sees; where they lie and who decodes them does not.
@@ -72,6 +72,11 @@ class RunSpec(BaseModel):
             return None
         alike = self.model_copy(update={"train": self.train.model_copy(update={"method": stage})})
         return alike.key
+
+    @property
+    def takes_first_stage(self) -> bool:
+        """Whether this run need not train its first stage where another has left it."""
+        return takes_first_stage(self.train.method)
 
     @classmethod
     def read(cls, content: Any) -> RunSpec:
