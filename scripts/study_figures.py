@@ -114,8 +114,8 @@ def _reliability(study: Content, path: Path) -> None:
                 found.append((method, report))
     if not found:
         return
-    n_columns = min(len(found), _PANELS_ABREAST)
-    n_rows = math.ceil(len(found) / n_columns)
+    n_rows = math.ceil(len(found) / _PANELS_ABREAST)
+    n_columns = math.ceil(len(found) / n_rows)  # rows of about one length
     figure = Figure(figsize=(1 + 2.5 * n_columns, 0.4 + 2.7 * n_rows), layout="constrained")
     grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
     panels = list(grid.flat)
@@ -141,6 +141,7 @@ def _reliability(study: Content, path: Path) -> None:
         axes.set_xlabel("confidence")
         axes.legend(frameon=False, fontsize=7.5, loc="lower right", borderaxespad=0.1)
         axes.set_xticks([0, 0.5, 1])
+        axes.tick_params(labelbottom=True)  # also where no panel stands below
         axes.set_aspect("equal")
         axes.spines[["top", "right"]].set_visible(False)
     for row in grid:
