@@ -47,6 +47,7 @@ def main() -> int:
         "tries": partial(tries, searched),
         "surroundings": partial(surroundings, searched),
         "noise": partial(search, read_content(STUDY / "noise")),
+        "hundred": partial(search, read_content(STUDY / "hundred")),
         **{name: partial(accuracies, study, name) for name in SETTINGS},
     }
     stale = []
