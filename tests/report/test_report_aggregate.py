@@ -140,6 +140,16 @@ def test_cost_is_relative_and_lower_is_better(store: Store) -> None:
     assert time.cells["ce"][0].is_best and not time.cells["esupcon"][0].is_best
 
 
+def test_a_run_whose_encoder_another_trained_has_no_peak(store: Store) -> None:
+    rows = [row(method, 0, table="complexity") for method in ("supcon_tt", "supcon_ce")]
+    note_plan(store, rows, measure="cost")
+    for one, taken in zip(rows, (0.0, 12.0), strict=True):
+        write_run(store, one, Left(peak=100 * 2**20, provenance={"taken_seconds": taken}))
+    _, memory = only_table(store).panels
+    assert memory.cells["supcon_tt"][0].summary.mean == pytest.approx(100)
+    assert memory.cells["supcon_ce"][0].summary is None
+
+
 def test_calibration_error_is_that_of_the_papers_protocol(store: Store) -> None:
     rows = [row("ce", 0, paper_ece=0.03), row("esupcon", 0, paper_ece=0.0606)]
     note_plan(store, rows, measure="ece")
