@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from study_figures import draw
-from study_search import search, surroundings, tries
+from study_search import search, surroundings, tested, tries
 from study_tables import SETTINGS, accuracies, calibrations, headline, temperatures
 
 from esupcon.report.content import read_content
@@ -48,6 +48,7 @@ def main() -> int:
         "surroundings": partial(surroundings, searched),
         "noise": partial(search, read_content(STUDY / "noise")),
         "hundred": partial(search, read_content(STUDY / "hundred")),
+        "trials": partial(tested, read_content(STUDY / "trials")),
         **{name: partial(accuracies, study, name) for name in SETTINGS},
     }
     stale = []

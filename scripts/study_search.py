@@ -1,14 +1,15 @@
-"""The tables of the search for a recipe, by held-out accuracy."""
+"""The tables that compare settings of the methods: the search by held-out accuracy, trials by test accuracy."""
 
 from __future__ import annotations
 
-from study_tables import BASELINE, OURS
+from study_tables import BASELINE, OURS, share
 
 from esupcon.experiments.store import StoredRun
 from esupcon.report.content import Content
 from esupcon.report.words import method_title
 
 COMMON = (100, "simclr")  # batch size and augmentation of the study
+_OWN_HEADS = "rate | temperature | prototypes: weight | rate | weight decay"
 
 
 def search(content: Content) -> str:
@@ -20,22 +21,35 @@ def search(content: Content) -> str:
     best = {}
     for run in runs:
         best.setdefault((run.spec.train.epochs, run.spec.train.method), run.key)
-    rows = [
-        "| epochs | method | rate | temperature | prototypes: weight | rate | weight decay | held out |",
-        f"|--:|---|{'--:|' * 6}",
-    ]
+    rows = [f"| epochs | method | {_OWN_HEADS} | held out |", f"|--:|---|{'--:|' * 6}"]
     for run in runs:
         train = run.spec.train
-        uses_head = train.method == OURS
         figure = f"{_held_out(run):.1f}"
         if best[train.epochs, train.method] == run.key:
             figure = f"**{figure}**"
-        rows.append(
-            f"| {train.epochs} | {method_title(train.method)} | {train.lr:g} | "
-            f"{'–' if train.method == BASELINE else f'{train.temperature:g}'} | "
-            f"{f'{train.prototype_weight:g} | {train.lr * train.prototype_lr:g}' if uses_head else '– | –'} | "
-            f"{train.weight_decay:g} | {figure} |"
-        )
+        rows.append(f"| {train.epochs} | {method_title(train.method)} | {_own(run)} | {figure} |")
+    return "\n".join(rows)
+
+
+def _own(run: StoredRun) -> str:
+    """The cells of what each method was set to; a dash where it has no such setting."""
+    train = run.spec.train
+    temperature = "–" if train.method == BASELINE else f"{train.temperature:g}"
+    head = f"{train.prototype_weight:g} | {train.lr * train.prototype_lr:g}" if train.method == OURS else "– | –"
+    return f"{train.lr:g} | {temperature} | {head} | {train.weight_decay:g}"
+
+
+def tested(content: Content) -> str:
+    """Runs of one column that settle a question and choose nothing: network, settings, test accuracy."""
+    runs = sorted(
+        content.collected.runs.values(),
+        key=lambda run: (run.spec.train.encoder, _order(content, run), -share(run), run.key),
+    )
+    rows = [f"| network | epochs | method | {_OWN_HEADS} | test |", f"|---|--:|---|{'--:|' * 6}"]
+    for run in runs:
+        train = run.spec.train
+        name = f"`{train.encoder}` | {train.epochs} | {method_title(train.method)}"
+        rows.append(f"| {name} | {_own(run)} | {100 * share(run):.1f} |")
     return "\n".join(rows)
 
 

@@ -39,15 +39,15 @@ def difference(ours: Sequence[StoredRun], base: Sequence[StoredRun]) -> Differen
     pairs = [(run, by_seed[run.spec.train.seed]) for run in ours if run.spec.train.seed in by_seed]
     if not pairs:
         return None
-    gains = [100 * (_share(a) - _share(b)) for a, b in pairs]
+    gains = [100 * (share(a) - share(b)) for a, b in pairs]
     if len(gains) == 1:
-        variance = sum(_share(run) * (1 - _share(run)) / run.result["metrics"]["test"]["n"] for run in pairs[0])
+        variance = sum(share(run) * (1 - share(run)) / run.result["metrics"]["test"]["n"] for run in pairs[0])
         return Difference(gains[0], 100 * 1.96 * math.sqrt(variance), 1)
     spread = statistics.stdev(gains) / math.sqrt(len(gains))
     return Difference(statistics.fmean(gains), float(student.ppf(0.975, len(gains) - 1)) * spread, len(gains))
 
 
-def _share(run: StoredRun) -> float:
+def share(run: StoredRun) -> float:
     assert run.accuracy is not None, f"{run.key} has no test accuracy"
     return run.accuracy
 
@@ -132,7 +132,7 @@ def temperatures(content: Content) -> str:
     rows = [f"| {method_title(OURS)} | epochs | {heads} |", f"|---|{'--:|' * (1 + len(values))}"]
     for runs in sorted(several, key=lambda runs: _place(next(iter(runs.values())))):
         one = next(iter(runs.values()))
-        cells = [f"{100 * _share(runs[value]):.1f}" if value in runs else "–" for value in values]
+        cells = [f"{100 * share(runs[value]):.1f}" if value in runs else "–" for value in values]
         rows.append(f"| {_setting(one)} | {one.spec.train.epochs} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -155,13 +155,13 @@ def _images(run: StoredRun) -> str:
 
 
 def _mean(runs: Sequence[StoredRun]) -> float:
-    return 100 * statistics.fmean(_share(run) for run in runs)
+    return 100 * statistics.fmean(share(run) for run in runs)
 
 
 def _cell(runs: Sequence[StoredRun], found: Difference | None) -> str:
     if not runs:
         return "open"
-    shares = [100 * _share(run) for run in runs]
+    shares = [100 * share(run) for run in runs]
     text = f"{statistics.fmean(shares):.1f}"
     if len(shares) > 1:
         text += f" ± {statistics.stdev(shares):.1f}"
