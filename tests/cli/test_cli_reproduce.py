@@ -207,7 +207,7 @@ def test_interrupted_and_taken_up_again(tmp_path: Path) -> None:
     """SIGINT to the command, as Ctrl-C gives it: it saves, says how to go on, and leaves with 130."""
     store = Store(tmp_path / "store")
     words = [sys.executable, "-m", "esupcon", "reproduce", "full", "--profile", "smoke", "--method", "ce"]
-    words += ["--seeds", "1", "--store", str(store.root), "--set", "epochs=300", "--set", "encoder=mlp-16x1"]
+    words += ["--seeds", "1", "--store", str(store.root), "--set", "epochs=100", "--set", "encoder=mlp-16x1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
     deadline = time.monotonic() + 90

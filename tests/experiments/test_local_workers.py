@@ -59,7 +59,7 @@ def test_each_worker_sees_one_gpu_of_those_allowed(monkeypatch: pytest.MonkeyPat
 
 def test_a_killed_worker_and_a_wrong_run(store: Store, tmp_path: Path) -> None:
     """SIGKILL in the middle of a run: it goes on from its checkpoint in another process, to the same end."""
-    rows = small_rows(tmp_path, n_seeds=1, epochs=150)
+    rows = small_rows(tmp_path, n_seeds=1, epochs=60)
     missing = rows[0].spec.model_copy(update={"dataset": str(tmp_path / "absent.npz")})
     rows.append(Row("small", "own", "absent", "full", "ce", 0, missing))
     killed: list[int] = []
