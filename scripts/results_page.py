@@ -15,9 +15,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from study_changes import schedules, temperatures
 from study_figures import draw
 from study_search import search, surroundings, tested, tries
-from study_tables import SETTINGS, accuracies, calibrations, headline, temperatures
+from study_tables import SETTINGS, accuracies, calibrations, headline
 
 from esupcon.report.content import read_content
 
@@ -44,6 +45,7 @@ def main() -> int:
         "calibration": partial(calibrations, study),
         "search": partial(search, searched),
         "temperatures": partial(temperatures, study),
+        "schedules": partial(schedules, study, read_content(STUDY / "long")),
         "tries": partial(tries, searched),
         "surroundings": partial(surroundings, searched),
         "noise": partial(search, read_content(STUDY / "noise")),

@@ -70,7 +70,7 @@ def headline(content: Content) -> str:
             printed = table.panels[0].cells[OURS][i].paper_gain
             paper = "–" if printed is None else _signed(printed)
             rows.append(
-                f"| {name} | {_images(ours[0])} | {found.n} | {means[0]:.1f} | {means[1]:.1f} | {found} | {paper} |"
+                f"| {name} | {image_count(ours[0])} | {found.n} | {means[0]:.1f} | {means[1]:.1f} | {found} | {paper} |"
             )
     return "\n".join(rows)
 
@@ -119,38 +119,7 @@ def calibrations(content: Content) -> str:
     return "\n".join(rows)
 
 
-def temperatures(content: Content) -> str:
-    """Ours at every temperature that the study has run, where the rest of the run is the same."""
-    found: dict[str, dict[float, StoredRun]] = {}
-    for run in content.collected.runs.values():
-        if run.spec.train.method == OURS:
-            alike = run.spec.model_copy(update={"train": run.spec.train.model_copy(update={"temperature": 1.0})})
-            found.setdefault(alike.key, {})[run.spec.train.temperature] = run
-    several = [runs for runs in found.values() if len(runs) > 1]
-    values = sorted({temperature for runs in several for temperature in runs})
-    heads = " | ".join(f"temperature {value:g}" for value in values)
-    rows = [f"| {method_title(OURS)} | epochs | {heads} |", f"|---|{'--:|' * (1 + len(values))}"]
-    for runs in sorted(several, key=lambda runs: _place(next(iter(runs.values())))):
-        one = next(iter(runs.values()))
-        cells = [f"{100 * share(runs[value]):.1f}" if value in runs else "–" for value in values]
-        rows.append(f"| {_setting(one)} | {one.spec.train.epochs} | {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def _place(run: StoredRun) -> tuple[float, float, int]:
-    spec = run.spec
-    return spec.noise_rate or 0.0, spec.imbalance_rate or 0.0, spec.train.epochs
-
-
-def _setting(run: StoredRun) -> str:
-    spec = run.spec
-    name = (
-        f"NR={spec.noise_rate:g}" if spec.noise_rate else f"IR={spec.imbalance_rate:g}" if spec.imbalance_rate else ""
-    )
-    return f"{dataset_title(spec.dataset)}, {name or f'N={_images(run)}'}"
-
-
-def _images(run: StoredRun) -> str:
+def image_count(run: StoredRun) -> str:
     return f"{run.spec.n_train:,}" if run.spec.n_train else "all"
 
 
@@ -169,4 +138,5 @@ def _cell(runs: Sequence[StoredRun], found: Difference | None) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.1f}".replace("-", "−")
+    text = f"{value:+.1f}".replace("-", "−")
+    return text if any(digit in text for digit in "123456789") else "0.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,3 +82,27 @@ def test_a_difference_of_one_seed_has_the_interval_of_two_shares(script: Any) ->
 
 def test_without_a_common_seed_there_is_no_difference(script: Any) -> None:
     assert script("study_tables").difference([Run(0.7, 0)], [Run(0.7, 1)]) is None
+
+
+def test_an_old_schedule_stands_beside_the_new_one(script: Any) -> None:
+    """Each figure looked up in the files by hand, so that no run of another setting or seed gets into the line."""
+    study = ROOT / "studies" / "cifar"
+    content = script("esupcon.report.content").read_content
+    lines = script("study_changes").schedules(content(study / "runs"), content(study / "long")).splitlines()
+    methods = [cell.strip() for cell in lines[0].split("|")[3:-1]]
+    found = {}
+    for folder in (study / "runs" / "runs").iterdir():
+        spec = json.loads((folder / "spec.json").read_text())
+        train = spec["train"]
+        if (spec["dataset"], train["method"], train["seed"]) == ("cifar100", "esupcon", 0):
+            share = json.loads((folder / "result.json").read_text())["metrics"]["test"]["accuracy"]
+            found[train["epochs"]] = f"{100 * share:.1f}"
+    told = [line.split("|") for line in lines if "CIFAR-100" in line]
+    assert {int(row[2]): row[3:-1][methods.index("ESupCon")].strip() for row in told} == found
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("gain", [-1e-4, 0.0, 1e-4])
+def test_no_difference_has_no_sign(script: Any, gain: float) -> None:
+    found = script("study_tables").difference([Run(0.5 + gain, 0)], [Run(0.5, 0)])
+    assert str(found) == "0.0 ± 1.4"
