@@ -85,7 +85,7 @@ def test_without_a_common_seed_there_is_no_difference(script: Any) -> None:
 
 
 def test_an_old_schedule_stands_beside_the_new_one(script: Any) -> None:
-    """Each figure looked up in the files by hand, so that no run of another setting or seed gets into the line."""
+    """Its figures looked up in the files by hand; a run with another temperature than the recipe's is kept out."""
     study = ROOT / "studies" / "cifar"
     content = script("esupcon.report.content").read_content
     lines = script("study_changes").schedules(content(study / "runs"), content(study / "long")).splitlines()
@@ -100,6 +100,8 @@ def test_an_old_schedule_stands_beside_the_new_one(script: Any) -> None:
     told = [line.split("|") for line in lines if "CIFAR-100" in line]
     assert {int(row[2]): row[3:-1][methods.index("ESupCon")].strip() for row in told} == found
     assert len(found) == 2
+    shorter = next(line.split("|")[3:-1] for line in lines if "NR=0.5 | 60 |" in line)
+    assert shorter[methods.index("ESupCon")].strip() == "–"  # stored with the first recipe's temperature only
 
 
 @pytest.mark.parametrize("gain", [-1e-4, 0.0, 1e-4])
