@@ -23,7 +23,7 @@ demo: $(STAMP)  ## train CE beside ESupCon and SupCon+Tt on embedded data, and w
 	$(BIN)/esupcon demo --out runs/demo
 
 docs: $(STAMP)  ## build the documentation into site/, with search, to be opened offline
-	$(BIN)/python scripts/docs_build.py --out site
+	$(BIN)/python scripts/docs_site.py --out site
 
 # A process a core with one thread each: threads that outnumber the cores wait for each other.
 test: $(STAMP)  ## run all tests

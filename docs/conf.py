@@ -1,4 +1,4 @@
-"""Settings of the site. `make docs` builds it: scripts/docs_build.py lays the pages out and calls Sphinx with this."""
+"""Settings of the site. `make docs` builds it: scripts/docs_site.py lays the pages out and calls Sphinx with this."""
 
 from __future__ import annotations
 

@@ -24,7 +24,6 @@ COMMANDS = (
     "reproduce",
     "status",
     "report",
-    "publish",
     "bench",
 )
 

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
 
-from docs_build import main, missing  # noqa: E402 - it lies outside the package
+from docs_site import main, missing  # noqa: E402 - it lies outside the package
 
 # Tables, code and equations scroll by themselves; the drawers wait outside the window.
 OUTSIDE = """(width) => [...document.querySelectorAll("article *")]
@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if missing():
         pytest.skip(f"{', '.join(missing())} not installed: pip install -e '.[docs]'")
     out = tmp_path_factory.mktemp("docs") / "site"
-    words = [sys.executable, str(ROOT / "scripts" / "docs_build.py"), "--out", str(out)]
+    words = [sys.executable, str(ROOT / "scripts" / "docs_site.py"), "--out", str(out)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"Open {(out / 'index.html').as_uri()}\n"
@@ -111,11 +111,11 @@ def test_a_folder_of_others_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.txt").write_text("kept")
-    monkeypatch.setattr(sys, "argv", ["docs_build.py", "--out", str(tmp_path)])
-    monkeypatch.setattr("docs_build.missing", list)
+    monkeypatch.setattr(sys, "argv", ["docs_site.py", "--out", str(tmp_path)])
+    monkeypatch.setattr("docs_site.missing", list)
     assert main() == 2
     assert "is no site; it is left alone" in capsys.readouterr().err
-    monkeypatch.setattr("docs_build.missing", lambda: ["furo"])
+    monkeypatch.setattr("docs_site.missing", lambda: ["furo"])
     assert main() == 2
     assert capsys.readouterr().err == "furo not installed: pip install -e '.[docs]'\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
 
-from docs_pages import lay_out, navigation, notebook_markdown, outside_code, site_place  # noqa: E402 - outside the package
+from docs_site import lay_out, navigation, notebook_markdown, outside_code, site_place  # noqa: E402 - outside the package
 
 
 def test_every_page_has_its_place_in_the_navigation() -> None:
@@ -32,7 +32,7 @@ def test_a_link_to_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "examples" / "one.py").write_text("# %% [markdown]\n# # One\n# [a](../docs/index.md)\n")
     (tmp_path / "docs" / "index.md").write_text("# x\n\n## Read\n\n- [a](../SECURITY.md#x)\n- [b](../x.py)\n")
     (tmp_path / "x.py").write_text("1\n")
-    monkeypatch.setattr("docs_pages.ROOT", tmp_path)
+    monkeypatch.setattr("docs_site.ROOT", tmp_path)
     assert set(lay_out(tmp_path / "out", {}, {"extra.md": "y"})) >= {"index.md", "project/security.md", "extra.md"}
     index = (tmp_path / "out" / "index.md").read_text()
     assert "[a](project/security.md#x)" in index and "[b](files/x.py)" in index

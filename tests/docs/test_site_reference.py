@@ -21,9 +21,16 @@ from esupcon.cli import main
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
 
-from docs_api import PAGES, page_markdown  # noqa: E402 - they lie outside the package
-from docs_cli import cli_reference, command_tree  # noqa: E402
-from docs_source import constant_comment, docstring_markdown, plain_markdown, signature_text  # noqa: E402
+from docs_reference import (  # noqa: E402 - outside the package
+    PAGES,
+    cli_reference,
+    command_tree,
+    constant_comment,
+    docstring_markdown,
+    page_markdown,
+    plain_markdown,
+    signature_text,
+)
 
 # Rooms of the package that nobody outside is meant to enter.
 INSIDE = {"bench", "cli", "contrast", "cosine", "files", "lazy", "npz_file", "precision", "validation", "__main__"}

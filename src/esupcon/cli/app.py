@@ -21,7 +21,6 @@ from esupcon.cli.methods import methods
 from esupcon.cli.mistakes import is_mistake, one_line
 from esupcon.cli.output import complain
 from esupcon.cli.predict import predict
-from esupcon.cli.publish import publish
 from esupcon.cli.report import report
 from esupcon.cli.reproduce import reproduce
 from esupcon.cli.status import status
@@ -79,7 +78,6 @@ app.command(epilog=_example("esupcon demo --out demo-runs"))(demo)
 app.command(epilog=_example("esupcon reproduce low_sample --dataset cifar10 --method ce,esupcon --seeds 3"))(reproduce)
 app.command(epilog=_example("esupcon status runs/store"))(status)
 app.command(epilog=_example("esupcon report runs/store --out report.html"))(report)
-app.command(epilog=_example("esupcon publish runs/store --out studies/mine"))(publish)
 app.command(epilog=_example("esupcon bench --encoder resnet18 --batch-size 512"))(bench)
 app.command(epilog=_example("esupcon methods --json"))(methods)
 
