@@ -242,7 +242,7 @@ def test_a_folder_in_use_is_left_alone(source: Path, tmp_path: Path) -> None:
 
 def test_a_damaged_result_is_named(source: Path, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{}")
-    with pytest.raises(ValueError, match="is not as it was written"):
+    with pytest.raises(ValueError, match="was changed after it was written"):
         run(source, tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no finished run"):
         read_result(tmp_path / "nowhere")

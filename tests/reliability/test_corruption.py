@@ -239,7 +239,7 @@ def test_a_changed_digit_in_a_result_is_noticed(run: Path) -> None:
     for changed in (text.replace(accuracy, "0.999", 1), text.replace('"seed": 0', '"seed": 1', 1)):
         assert changed != text
         path.write_text(changed)
-        with pytest.raises(ValueError, match=r"result\.json is not as it was written") as refusal:
+        with pytest.raises(ValueError, match=r"result\.json was changed after it was written") as refusal:
             read_result(run)
         assert "\n" not in str(refusal.value)
 

@@ -1,0 +1,411 @@
+"""Read and write files safely: atomic writes, one seal, owned folders, bounded ``.npz`` archives, locks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import math
+import os
+import re
+import shutil
+import struct
+import tokenize
+import uuid
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pydantic import ValidationError
+
+PathLike = str | os.PathLike[str]
+
+# --- Atomic writes ---------------------------------------------------------------------------------------------------
+
+
+def write_whole(path: PathLike, write: Callable[[BinaryIO], None]) -> Path:
+    """Call `write` on a temporary file beside `path`, flush it to disk and rename it; on failure leave nothing.
+
+    A symbolic link at `path` is replaced, not followed.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{target} needs an existing folder; {target.parent} is not one. Create it first.")
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with temporary.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def write_bytes(path: PathLike, content: bytes) -> Path:
+    """Write a whole file of bytes."""
+
+    def write(file: BinaryIO) -> None:
+        file.write(content)
+
+    return write_whole(path, write)
+
+
+def write_json(path: PathLike, value: Any) -> Path:
+    """Write a whole JSON file with sorted keys."""
+    return write_bytes(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+
+
+def append_line(path: PathLike, record: dict[str, Any]) -> None:
+    """Append one JSON line; refuse a symbolic link, which would lead to a file that is not ours."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    if Path(path).is_symlink():  # also on systems without O_NOFOLLOW
+        raise ValueError(f"{path} is a symbolic link; expected a file of this run. Remove the link.")
+    with os.fdopen(os.open(path, flags, 0o666), "ab") as file:
+        file.write((json.dumps(record, sort_keys=True) + "\n").encode())
+
+
+# --- JSON, and the one seal ------------------------------------------------------------------------------------------
+
+_SEAL = "sha256_of_the_rest"
+
+
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file; raise a ValueError that names the file if it is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} must hold JSON; it does not ({error}). Delete it or restore it.") from None
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a file of JSON lines; skip lines that a killed process left unfinished."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    records = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+def write_sealed_json(path: PathLike, value: dict[str, Any]) -> Path:
+    """Write a JSON object with the digest of its content.
+
+    This is the package's only seal. Other files (weights, checkpoints, arrays) are covered by listing their
+    `file_digest` in a sealed JSON file.
+    """
+    as_read = json.loads(json.dumps(value))  # tuples become lists, and numbers used as keys become text
+    return write_json(path, {**as_read, _SEAL: _content_digest(as_read)})
+
+
+def read_sealed_json(path: Path) -> dict[str, Any]:
+    """Return what `write_sealed_json` wrote; raise a ValueError that names the file if a single bit differs."""
+    value = read_json(path)
+    if not isinstance(value, dict) or value.pop(_SEAL, None) != _content_digest(value):
+        raise ValueError(
+            f"{path} was changed after it was written: its digest differs. Restore it or compute it again."
+        )
+    return value
+
+
+def file_digest(path: PathLike) -> str:
+    """Return the SHA-256 of a file's content."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _content_digest(value: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+# --- Folders that we own ---------------------------------------------------------------------------------------------
+
+#: Manifest of a folder that we write to. A reader of data folders skips every folder that holds it.
+OWNED = ".esupcon.json"
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}(\.new|\.old)?")
+
+
+class OwnedFolder:
+    """A folder with a manifest of the names that we write: only these are ever replaced or removed.
+
+    `names` are relative file names, folder names or glob patterns, such as ``"checkpoint-*.pt"`` or
+    ``"model/config.json"``.
+    """
+
+    def __init__(self, path: PathLike, names: Iterable[str]) -> None:
+        self.path = Path(path)
+        self.names = tuple(sorted(set(names)))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the folder has a manifest of ours."""
+        return not (self.path / OWNED).is_symlink() and (self.path / OWNED).is_file()
+
+    def claim(self) -> None:
+        """Create the folder and its manifest; raise if it holds files of others, or links, under our names."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        known = self._listed() if self.is_ours else ()
+        found = {(name, path) for name in self.names for path in self.path.glob(name)}
+        links = sorted({str(path.relative_to(self.path)) for _, path in found if path.is_symlink()})
+        foreign = sorted({str(path.relative_to(self.path)) for name, path in found if name not in known})
+        if links:
+            raise ValueError(
+                f"{self.path} holds symbolic links where files of ours go: {_listing(links)}. "
+                "Remove the links, or choose another folder."
+            )
+        if foreign:
+            raise ValueError(
+                f"{self.path} holds files that esupcon did not write: {_listing(foreign)}. "
+                "They would be replaced. Choose another folder, or move them."
+            )
+        if not set(self.names) <= set(known):
+            write_sealed_json(self.path / OWNED, {"files": sorted({*known, *self.names})})
+        self._remove_temporary()
+
+    def clear(self) -> None:
+        """Remove what the manifest lists, and unfinished temporary files of ours. The manifest stays."""
+        if not self.is_ours:
+            return
+        for name in self._listed():
+            for path in self.path.glob(name):
+                _remove(path)
+        self._remove_temporary()
+
+    def _listed(self) -> tuple[str, ...]:
+        names = read_sealed_json(self.path / OWNED).get("files")
+        if not isinstance(names, list) or not all(_is_inside(name) for name in names):
+            raise ValueError(f"{self.path / OWNED} does not list file names of this folder. Choose another folder.")
+        return tuple(names)
+
+    def _remove_temporary(self) -> None:
+        """Remove what a killed process was writing beside its final place."""
+        names = self._listed()
+        for folder in {(self.path / name).parent for name in names}:
+            for path in folder.glob(".*"):
+                match = _TEMPORARY.fullmatch(path.name)
+                if match and any(path.with_name(match["name"]).relative_to(self.path).match(name) for name in names):
+                    _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_inside(name: object) -> bool:
+    return isinstance(name, str) and bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts
+
+
+def _listing(names: list[str], most: int = 5) -> str:
+    shown = ", ".join(one_line(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+# --- Locks -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(path: PathLike, waiting: Callable[[], None] | None = None) -> Iterator[bool | None]:
+    """Hold the lock file `path`. Yield True if held, False if another process holds it, None if locks do not work here.
+
+    Without `waiting` do not wait for another process; with it, call it once and then wait. The lock ends with the
+    process, however that ends. It only saves work: what is built under it is written atomically, so it stays whole
+    on file systems without locks.
+    """
+    from filelock import FileLock, Timeout  # noqa: PLC0415 - 40 ms that `esupcon --help` does not need
+
+    lock = FileLock(path)
+    held: bool | None
+    try:
+        try:
+            lock.acquire(timeout=0)
+            held = True
+        except Timeout:
+            held = False
+            if waiting is not None:
+                waiting()
+                lock.acquire()
+                held = True
+    except (OSError, NotImplementedError):
+        held = None
+    try:
+        yield held
+    finally:
+        if held:
+            lock.release()
+
+
+# --- Memory ----------------------------------------------------------------------------------------------------------
+
+
+def memory_budget() -> int:
+    """Return how many bytes this process may use: the machine's memory, or the limit of its cgroup if that is less."""
+    limits = []
+    if hasattr(os, "sysconf"):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(path).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():  # "max" if there is no limit
+            limits.append(int(text))
+    return min(limits, default=2**63 - 1)
+
+
+def check_memory(n_bytes: int, what: str) -> None:
+    """Raise a ValueError if `what` needs more memory than this machine allows."""
+    budget = memory_budget()
+    if n_bytes > budget:
+        raise ValueError(
+            f"{what} needs {n_bytes / 1e9:.1f} GB of memory; this machine allows {budget / 1e9:.1f} GB. Use less data."
+        )
+
+
+# --- .npz archives ---------------------------------------------------------------------------------------------------
+# NumPy's own reader allocates whatever size a file claims, may stop before the checksum is compared, and raises
+# whatever its parsers raise. Here the claimed size is compared with the archive and with the memory of the machine,
+# and every member is read to its end, where the checksum is.
+
+_DAMAGE = (
+    *(ValueError, TypeError, KeyError, IndexError, OverflowError, EOFError, OSError, RuntimeError, SyntaxError),
+    *(NotImplementedError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
+_SUFFIX = ".npy"
+# The record at the end of an archive: its mark, its length with the longest comment, and the largest count it can hold.
+_END, _LONGEST_END, _MANY = b"PK\x05\x06", 22 + 0xFFFF, 0xFFFF
+
+
+class NotPlainArrays(ValueError):  # noqa: N818 - callers quote the message in a sentence about the file
+    """Raised if a file is not an archive of plain arrays; the message is the reason in a few words."""
+
+
+def array_names(path: Path) -> list[str]:
+    """Return the names of the arrays in an archive; refuse a damaged name, which would hide an array."""
+    with path.open("rb") as file, _open_archive(file) as archive:
+        for member in archive.infolist():
+            try:
+                archive.open(member).close()  # compares the name in the directory with the one before the data
+            except _DAMAGE as error:
+                raise NotPlainArrays(_reason(error)) from error
+        return [name.removesuffix(_SUFFIX) for name in archive.namelist()]
+
+
+def read_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of these names, each verified by its checksum. Nothing in the file is ever executed.
+
+    All of them together must fit into the memory of this machine.
+    """
+    with path.open("rb") as file, _open_archive(file) as archive:
+        budget, wanted = memory_budget(), list(dict.fromkeys(names))
+        claimed = sum(_claimed_bytes(archive, name) for name in wanted)
+        if claimed > budget:
+            raise NotPlainArrays(f"it holds {claimed / 1e9:.1f} GB, more than fits into memory ({budget / 1e9:.1f} GB)")
+        return {name: _read_array(archive, name) for name in wanted}
+
+
+def _open_archive(file: IO[bytes]) -> zipfile.ZipFile:
+    from numpy.lib import format as npy  # noqa: PLC0415
+
+    try:
+        archive = zipfile.ZipFile(file)
+        _check_count(file, len(archive.infolist()))
+    except NotPlainArrays:
+        raise
+    except _DAMAGE as error:
+        file.seek(0)
+        if file.read(6) == npy.MAGIC_PREFIX:
+            raise NotPlainArrays("it is a single array, not an archive of several") from None
+        raise NotPlainArrays(_reason(error)) from error
+    return archive
+
+
+def _check_count(file: IO[bytes], n_found: int) -> None:
+    """Compare the number of members with the archive's end: a damaged length in the directory hides what follows."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _LONGEST_END))
+    end = file.read()
+    (n_announced,) = struct.unpack_from("<H", end, end.rfind(_END) + 10)
+    if n_announced != min(n_found, _MANY):
+        raise NotPlainArrays(f"its directory announces {n_announced} arrays and lists {n_found}")
+    if n_found == 0:
+        raise NotPlainArrays("it holds no arrays")
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    return archive.NameToInfo.get(name + _SUFFIX) or archive.NameToInfo[name]
+
+
+def _claimed_bytes(archive: zipfile.ZipFile, name: str) -> int:
+    """Return the size that a member's header announces; refuse one that differs from what the archive holds."""
+    from numpy.lib import format as npy  # noqa: PLC0415
+
+    try:
+        member = _member(archive, name)
+        with archive.open(member) as stream:
+            version = npy.read_magic(stream)
+            read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+            shape, _, dtype = read_header(stream)
+            held = member.file_size - stream.tell()
+    except (MemoryError, RecursionError) as error:
+        raise NotPlainArrays("it holds more than fits into memory") from error
+    except _DAMAGE as error:
+        raise NotPlainArrays(f"{name}: {_reason(error)}") from error
+    if dtype.hasobject:
+        raise NotPlainArrays("it holds Python objects, which are not read; save plain numbers and text")
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed != held:
+        raise NotPlainArrays(f"an array of {claimed:,} bytes is announced where there are {held:,}")
+    return claimed
+
+
+def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    from numpy.lib import format as npy  # noqa: PLC0415
+
+    try:
+        with archive.open(_member(archive, name)) as stream:
+            values: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+            stream.read()  # to its end, where the checksum is compared
+    except (MemoryError, RecursionError) as error:
+        raise NotPlainArrays("it holds more than fits into memory") from error
+    except _DAMAGE as error:
+        raise NotPlainArrays(f"{name}: {_reason(error)}") from error
+    return values
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+# --- Text for messages -----------------------------------------------------------------------------------------------
+
+
+def one_line(value: object) -> str:
+    """Return a value as one printable line, with escapes if it is not plain text."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)
+
+
+def first_error(error: ValidationError, *, show_input: bool = False) -> str:
+    """Return the first error of a pydantic validation as one line, and how many more there are."""
+    first, *more = error.errors(include_url=False)
+    place = ".".join(map(str, first["loc"]))
+    reason = " ".join(str(first["msg"]).removeprefix("Value error, ").split())
+    if show_input and "got " not in reason:
+        reason += f"; got {one_line(repr(first['input']))[:100]}"
+    return f"{f'{place}: ' if place else ''}{reason}{f' (and {len(more)} more)' if more else ''}"

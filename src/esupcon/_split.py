@@ -1,0 +1,86 @@
+"""Draw stratified parts of a labelled set: pure functions of the labels and a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Labels = NDArray[np.int64]
+Indices = NDArray[np.int64]
+
+
+def stratified_split(labels: Labels, test_fraction: float, seed: int) -> tuple[Indices, Indices]:
+    """Return ascending indices of a train and a test part.
+
+    A class with n samples gives round(test_fraction * n) of them to the test part, at least one and at most n - 1. A
+    class with one sample stays in train.
+    """
+    if not 0 < test_fraction < 1:
+        raise ValueError(f"test_fraction must lie between 0 and 1, both excluded; got {test_fraction}")
+    return _draw(labels, {k: _share(n, test_fraction) for k, n in _class_sizes(labels).items()}, seed)
+
+
+def n_per_class_split(
+    labels: Labels, n_per_class: int, seed: int, classes: Sequence[str], *, otherwise: float | None = None
+) -> tuple[Indices, Indices]:
+    """Return ascending indices of a train part with `n_per_class` samples per class, and of a test part with the rest.
+
+    A class with `n_per_class` samples or fewer leaves nothing to test on: it is split as by `stratified_split` with
+    the test fraction `otherwise`, or refused if that is None.
+    """
+    if n_per_class < 1:
+        raise ValueError(f"n_per_class must be at least 1; got {n_per_class}")
+    sizes = _class_sizes(labels)
+    smallest = min(sizes, key=lambda k: sizes[k])
+    if otherwise is None and sizes[smallest] <= n_per_class:
+        raise ValueError(
+            f"n_per_class={n_per_class} leaves nothing to test on: class {classes[smallest]!r} has "
+            f"{sizes[smallest]} image(s). Pass less than the smallest class holds."
+        )
+    n_test = {k: n - n_per_class if n > n_per_class else _share(n, otherwise or 0.0) for k, n in sizes.items()}
+    return _draw(labels, n_test, seed)
+
+
+def folds(labels: Labels, n_folds: int, rng: np.random.Generator) -> Labels:
+    """Return a fold number for each sample, classes spread evenly.
+
+    The only sample of a class is in no fold (-1): every training part needs it.
+    """
+    fold = np.full(len(labels), -1, np.int64)
+    for k in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == k))
+        if len(members) > 1:
+            fold[members] = (np.arange(len(members)) + rng.integers(n_folds)) % n_folds
+    return fold
+
+
+def held_out_mask(labels: Labels, fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return a mask of about `fraction` of each class; at least one sample of every class stays in training.
+
+    A class with n samples gives fraction * n, rounded up or down at random so that this is its expectation.
+    """
+    held = np.zeros(len(labels), bool)
+    for k in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == k))
+        held[members[: min(int(fraction * len(members) + rng.uniform()), len(members) - 1)]] = True
+    return held
+
+
+def _class_sizes(labels: Labels) -> dict[int, int]:
+    present, counts = np.unique(labels, return_counts=True)
+    return dict(zip(present.tolist(), counts.tolist(), strict=True))
+
+
+def _share(n: int, fraction: float) -> int:
+    return 0 if n < 2 else min(max(round(fraction * n), 1), n - 1)
+
+
+def _draw(labels: Labels, n_test: dict[int, int], seed: int) -> tuple[Indices, Indices]:
+    rng = np.random.default_rng(seed)
+    chosen = np.zeros(labels.size, bool)
+    for k in sorted(n_test):
+        members = np.flatnonzero(labels == k)
+        chosen[rng.permutation(members)[: n_test[k]]] = True
+    return np.flatnonzero(~chosen).astype(np.int64), np.flatnonzero(chosen).astype(np.int64)

@@ -1,0 +1,171 @@
+"""Files: atomic, sealed, owned, bounded, locked."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from esupcon import _io
+
+
+def test_failed_write_leaves_old_content_and_no_temporary_file(tmp_path: Path) -> None:
+    _io.write_bytes(tmp_path / "a", b"old")
+
+    def fail(file: io.BufferedIOBase) -> None:
+        file.write(b"half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        _io.write_whole(tmp_path / "a", fail)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_write_replaces_a_link_and_append_refuses_it(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.write_text("kept")
+    for name in ("whole", "lines"):
+        (tmp_path / name).symlink_to(foreign)
+    _io.write_json(tmp_path / "whole", {"a": 1})
+    with pytest.raises(ValueError, match="symbolic link"):
+        _io.append_line(tmp_path / "lines", {"a": 1})
+    assert foreign.read_text() == "kept"
+
+
+def test_every_changed_character_of_a_sealed_file_is_noticed(tmp_path: Path) -> None:
+    path = _io.write_sealed_json(tmp_path / "a.json", {"accuracy": 0.5, "names": ("x", "y"), "by": {1: 2}})
+    assert _io.read_sealed_json(path) == {"accuracy": 0.5, "names": ["x", "y"], "by": {"1": 2}}
+    text = path.read_text()
+    for position, character in enumerate(text):
+        if character.isalnum():
+            path.write_text(text[:position] + ("7" if character != "7" else "8") + text[position + 1 :])
+            with pytest.raises(ValueError, match=r"a\.json"):
+                _io.read_sealed_json(path)
+
+
+OURS = ("run.json", "checkpoint-*.pt", "model/config.json")
+
+
+@pytest.mark.parametrize("name", ["run.json", "checkpoint-best.pt", "model/config.json"])
+def test_foreign_files_under_our_names_are_refused_by_name_and_kept(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("foreign")
+    with pytest.raises(ValueError, match=name):
+        _io.OwnedFolder(tmp_path, OURS).claim()
+    _io.OwnedFolder(tmp_path, OURS).clear()
+    assert (tmp_path / name).read_text() == "foreign"
+
+
+def test_clear_removes_what_the_manifest_lists_and_nothing_else(tmp_path: Path) -> None:
+    folder = _io.OwnedFolder(tmp_path / "run", OURS)
+    folder.claim()
+    ours = [
+        "run.json",
+        "checkpoint-000001.pt",
+        "model/config.json",
+        ".run.json.0123abcd",
+        "model/.config.json.0123abcd",
+    ]
+    foreign = ["notes.txt", "checkpoint.pt.bak", "model/notes.txt", ".settings.json.deadbeef"]
+    (tmp_path / "run/model").mkdir()
+    for name in ours + foreign:
+        (tmp_path / "run" / name).write_text("x")
+    folder.claim()  # a second process of the same run
+    assert (tmp_path / "run/run.json").exists()
+    folder.clear()
+    left = sorted(str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file())
+    assert left == sorted([*foreign, _io.OWNED])
+
+
+def test_links_under_our_names_are_refused(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.json"
+    outside.write_text("kept")
+    folder = _io.OwnedFolder(tmp_path / "run", OURS)
+    folder.claim()
+    (folder.path / "run.json").symlink_to(outside)
+    with pytest.raises(ValueError, match=r"symbolic links.*run\.json"):
+        folder.claim()
+    assert outside.read_text() == "kept"
+
+
+@pytest.mark.parametrize("names", [["../x"], ["/etc/passwd"], [1], "run.json", [""]])
+def test_forged_manifest_removes_nothing(tmp_path: Path, names: object) -> None:
+    (tmp_path / "x").write_text("kept")
+    (tmp_path / "run").mkdir()
+    _io.write_sealed_json(tmp_path / "run" / _io.OWNED, {"files": names})
+    with pytest.raises(ValueError, match="does not list file names"):
+        _io.OwnedFolder(tmp_path / "run", OURS).clear()
+    assert (tmp_path / "x").exists()
+
+
+def test_lock_is_exclusive_and_ends_with_its_process(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+from esupcon._io import locked
+with locked({str(tmp_path / "lock")!r}) as held:
+    print(held, flush=True)
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-P", "-c", code], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline().strip() == "True"
+        with _io.locked(tmp_path / "lock") as held:
+            assert held is False
+        holder.kill()
+        holder.wait()
+        with _io.locked(tmp_path / "lock") as held:
+            assert held is True
+
+
+def test_arrays_are_bounded_by_memory_in_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, a=np.zeros(600, np.uint8), b=np.zeros(600, np.uint8))
+    monkeypatch.setattr(_io, "memory_budget", lambda: 1000)
+    assert set(_io.read_arrays(path, ["a"])) == {"a"}
+    with pytest.raises(_io.NotPlainArrays, match="more than fits into memory"):
+        _io.read_arrays(path, ["a", "b"])
+
+
+def test_array_that_claims_more_than_the_archive_holds_is_refused(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue() + b"1234")
+    with pytest.raises(_io.NotPlainArrays, match="announced"):
+        _io.read_arrays(tmp_path / "a.npz", ["x"])
+
+
+def test_memory_error_names_need_and_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_io, "memory_budget", lambda: 10**9)
+    _io.check_memory(10**9, "it")
+    with pytest.raises(ValueError, match=r"the table needs 2\.0 GB of memory; this machine allows 1\.0 GB"):
+        _io.check_memory(2 * 10**9, "the table")
+
+
+def test_first_validation_error_is_one_line_and_counts_the_rest() -> None:
+    class Spec(BaseModel):
+        epochs: int
+        name: str
+
+    with pytest.raises(ValidationError) as caught:
+        Spec.model_validate({"epochs": "many\nlines"})
+    text = _io.first_error(caught.value, show_input=True)
+    assert text.startswith("epochs: ")
+    assert text.endswith("(and 1 more)")
+    assert "\n" not in text
+
+
+def test_torn_lines_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for number in range(3):
+        _io.append_line(path, {"n": number})
+    path.write_text(path.read_text()[:-4] + "\n[1]\n" + json.dumps({"n": 9}) + "\n")
+    assert _io.read_json_lines(path) == [{"n": 0}, {"n": 1}, {"n": 9}]
