@@ -18,7 +18,7 @@ from esupcon.methods import METHODS
 
 SNAPSHOT = Path(__file__).with_name("plans.json")
 # Fields that were added after the snapshot, with the value that keeps the old behaviour.
-ADDED_LATER: dict[str, Any] = {}
+ADDED_LATER: dict[str, Any] = {"threads": None}
 
 
 def snapshot() -> dict[str, Any]:

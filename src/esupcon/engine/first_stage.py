@@ -19,6 +19,7 @@ from esupcon.engine.history import TIMING
 from esupcon.engine.run import Position, Run
 from esupcon.files import read_json_lines, write_bytes
 from esupcon.methods import first_stage, takes_first_stage
+from esupcon.spec import key_of
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -64,12 +65,14 @@ def take_first_stage(run: Run) -> bool:
 
 def _identity(run: Run) -> str:
     """Of all that a first stage depends on: every setting but the method's name."""
-    spec = run.spec.model_copy(update={"method": ""})
-    return spec.key(
-        data=run.data.fingerprint,
-        stage=first_stage(run.method),
-        precision=run.precision,
-        batch_size=run.plan.batch_size,
+    return key_of(
+        {
+            "spec": run.spec.model_copy(update={"method": ""}).model_dump(),
+            "data": run.data.fingerprint,
+            "stage": first_stage(run.method),
+            "precision": run.precision,
+            "batch_size": run.plan.batch_size,
+        }
     )
 
 

@@ -23,11 +23,11 @@ from esupcon.engine.history import History
 from esupcon.engine.objective import check_losses
 from esupcon.engine.run import RUN_FILE, Log, Position, Run, claim_folder
 from esupcon.engine.seeding import derive_seed
-from esupcon.engine.spec import TrainSpec
 from esupcon.engine.speed import choose_precision
 from esupcon.files import write_json
 from esupcon.methods import get_method
 from esupcon.models import Network, build_network
+from esupcon.spec import TrainSpec, key_of
 
 # For float64 the network and its input are converted here: Fabric's own double precision would round the outputs
 # to float32 before the loss sees them.
@@ -52,7 +52,9 @@ def start(
 ) -> tuple[Run, dict[str, Any] | None]:
     """The run where it stands, and the optimiser's state if it stands within a stage."""
     check_losses(get_method(spec.method).stages)
-    key = spec.key(data=data.fingerprint, custom_encoder=None if encoder is None else repr(encoder))
+    key = key_of(
+        {"spec": spec.model_dump(), "data": data.fingerprint, "encoder": None if encoder is None else repr(encoder)}
+    )
     network = _initial_network(spec, data, encoder)
     if initial is not None:
         network.load_state_dict(initial)

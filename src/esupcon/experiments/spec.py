@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from esupcon.engine.spec import TrainSpec
 from esupcon.methods import first_stage, takes_first_stage
+from esupcon.spec import TrainSpec, canonical_json
 
 SCHEMA = 1
 # Options of `esupcon.data.load` that decide which images a run sees; where they lie and who decodes them does not.
@@ -81,7 +79,7 @@ class RunSpec(BaseModel):
     @classmethod
     def read(cls, content: Any) -> RunSpec:
         """A stored specification, to be looked at; it may name an own method that this process does not know."""
-        return cls.model_validate(content, context={"shown_only": True})
+        return cls.model_validate(content, context={"stored": True})
 
     @property
     def scenario(self) -> dict[str, Any]:
@@ -123,18 +121,3 @@ class Row:
             "paper_ece": self.paper_ece,
             "spec": self.spec.model_dump(),
         }
-
-
-def canonical_json(value: Any) -> str:
-    """One text for equal values: sorted names, no spaces, and whole floats as integers (0.10 is 0.1, 1.0 is 1)."""
-    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 2**53:
-        return int(value)
-    return value

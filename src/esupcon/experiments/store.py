@@ -28,9 +28,10 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from esupcon.data.locking import exclusive
-from esupcon.experiments.spec import Row, RunSpec, canonical_json
+from esupcon.experiments.spec import Row, RunSpec
 from esupcon.experiments.stored_files import what_is_wrong, what_is_wrong_with_plan
 from esupcon.files import read_json, read_sealed_json, write_json
+from esupcon.spec import canonical_json
 
 SPEC_FILE, RESULT_FILE, LOG_FILE = "spec.json", "result.json", "log.txt"
 State = Literal["done", "running", "begun", "failed", "open"]

@@ -31,6 +31,7 @@ from esupcon.pipeline.prepare import DataOptions, Log, Prepared, default_epochs,
 from esupcon.pipeline.provenance import git_commit, is_first_process, versions
 from esupcon.pipeline.trained import MODEL_FOLDER, save_trained
 from esupcon.probability import Predictions, softmax
+from esupcon.spec import key_of
 
 RESULT_FILE = "result.json"
 PREDICTIONS_FILE, HELD_OUT_FILE = "predictions.npz", "held_out.npz"
@@ -98,7 +99,7 @@ def train(
     if choose_epochs and spec.steps is None:
         spec = spec.model_copy(update={"epochs": default_epochs(len(prepared.train.x))})
         say(f"{spec.epochs} epochs, chosen by the {len(prepared.train.x):,} samples; say --epochs to change it.")
-    key = spec.key(data=dataset.fingerprint, preparation=_decisive(prepared))
+    key = key_of({"spec": spec.model_dump(), "data": dataset.fingerprint, "preparation": _decisive(prepared)})
     with _alone_in(folder, first):
         stored = None if overwrite else _stored(folder, key, spec, prepared)
         if stored is not None:

@@ -1,0 +1,184 @@
+"""Everything that decides the result of a run, and the key that follows from it. Needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from esupcon.data.recipes import RECIPES
+from esupcon.methods import METHODS, Stage, first_stage, takes_first_stage
+
+SCHEMA = 2
+#: Batch size, in images, of the reference learning rates in `esupcon.methods`.
+REFERENCE_BATCH = 1024
+# Options of `esupcon.data.load` that decide which samples a run sees; where they lie and who decodes them does not.
+DATA_OPTIONS = (
+    *("image_size", "channels", "split_seed", "test_fraction", "n_per_class"),
+    *("layout", "image_column", "label_column"),
+)
+
+
+class TrainSpec(BaseModel):
+    """Settings of a training run. Equal settings on equal data give equal results on the same kind of machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    method: str = Field("esupcon", description="one of " + ", ".join(METHODS))
+    encoder: str = Field("auto", description="auto, resnet18, resnet10-w32, mlp-256x2, timm:NAME, ...")
+    epochs: int = Field(100, ge=1, description="passes over the training data")
+    steps: int | None = Field(None, ge=1, description="optimiser steps of the main stage, instead of epochs")
+    batch_size: int = Field(256, ge=2, description="images per step; each is seen in two views")
+    micro_batch: int | None = Field(
+        None, ge=1, description="images encoded at once; the losses still see the whole batch"
+    )
+    lr: float | None = Field(None, gt=0, description="default: the method's reference rate, scaled to the batch")
+    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="sgd (Nesterov momentum) or adamw")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
+    weight_decay: float = Field(5e-4, ge=0, description="not applied to norms, biases and prototypes")
+    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps in which the rate rises from 0")
+    # In float32 1 / temperature overflows below 1e-38, and similarities of neighbours already below 1e-6.
+    temperature: float = Field(0.1, ge=1e-6, le=1e6, description="divides every cosine similarity")
+    prototype_weight: float = Field(1.0, ge=0, description="weight of the prototype term of esupcon")
+    prototype_lr: float = Field(1.0, gt=0, description="rate of the prototypes relative to that of the encoder")
+    spce_average: Literal["class", "batch"] = Field("class", description="class: class means; batch: the literal 1/N")
+    projection_dim: int = Field(128, ge=1, description="width of the projection that SupCon is computed on")
+    augmentation: str = Field("auto", description="auto, " + ", ".join(RECIPES))
+    precision: Literal["auto", "32", "bf16", "64"] = Field(
+        "auto", description="auto: bf16 if the processor has bfloat16 instructions that work, else 32"
+    )
+    threads: int | None = Field(None, ge=1, le=4096, description="threads of torch; default: as many as torch uses")
+    compile: bool = Field(False, description="torch.compile the network")
+    class_weight: Literal["balanced"] | None = Field(
+        None, description="balanced: every class is drawn equally often, however few samples it has"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="stop after this many epochs without a better held-out accuracy"
+    )
+    seed: int = Field(0, ge=0, description="random seed")
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, value: str, info: ValidationInfo) -> str:
+        # A stored specification may name a custom method that only the process that ran it knew.
+        stored = bool(info.context and info.context.get("stored")) and value.isidentifier()
+        if value not in METHODS and not stored:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}; got {value!r}")
+        return value
+
+    @field_validator("augmentation")
+    @classmethod
+    def _known_augmentation(cls, value: str) -> str:
+        if value != "auto" and value not in RECIPES:
+            raise ValueError(f"augmentation must be auto or one of {', '.join(RECIPES)}; got {value!r}")
+        return value
+
+    def stage_lr(self, stage: Stage, batch_size: int) -> float:
+        """Return the peak learning rate of a stage.
+
+        The reference recipe trains with batches of 1,024 images. The noise of the gradient falls with the square root
+        of the batch size, and so does the rate that keeps its effect. AdamW normalises gradients: one rate fits all.
+        """
+        if self.lr is not None:
+            return self.lr * stage.reference_lr / 0.5 if stage.trains == ("head",) else self.lr
+        if self.optimizer == "adamw":
+            return 1e-3
+        return stage.reference_lr * math.sqrt(batch_size / REFERENCE_BATCH)
+
+
+class RunSpec(BaseModel):
+    """One run: its data, its settings, and everything else that its result depends on.
+
+    A spec is resolved if `content` is set, `train.precision` is not "auto" and `train.threads` is not None.
+    `esupcon.train` and `esupcon.fit` resolve it before they compute the key.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    source: str = Field(description="name of a data set, or a path")
+    content: str | None = Field(None, description="digest of the content of the data; None: not read yet")
+    data: dict[str, int | float | str] = Field(default_factory=dict, description=", ".join(DATA_OPTIONS))
+    n_train: int | None = Field(None, ge=1, description="number of training samples")
+    imbalance_rate: float | None = Field(None, gt=0, le=1, description="share kept of half of the classes")
+    noise_rate: float | None = Field(None, ge=0, le=1, description="share of the training labels made wrong")
+    noise_kind: Literal["shuffle", "symmetric", "pair"] = Field("shuffle", description="how labels are made wrong")
+    validation_fraction: float = Field(0.0, ge=0, lt=1, description="share of the training data held out")
+    train: TrainSpec
+    plugins: dict[str, str] = Field(default_factory=dict, description="custom modules by name, with their SHA-256")
+    processes: int = Field(1, ge=1, description="processes that train together")
+    objects: str | None = Field(None, description="digest of encoder, initial weights or method passed from Python")
+
+    @field_validator("data")
+    @classmethod
+    def _known_options(cls, value: dict[str, Any]) -> dict[str, Any]:
+        unknown = sorted(set(value) - set(DATA_OPTIONS))
+        if unknown:
+            raise ValueError(f"data options must be among {', '.join(DATA_OPTIONS)}; got {', '.join(unknown)}")
+        return value
+
+    @classmethod
+    def read(cls, content: Any) -> RunSpec:
+        """Return a stored specification. It may name a custom method that this process does not know."""
+        return cls.model_validate(content, context={"stored": True})
+
+    @property
+    def key(self) -> str:
+        """The key of the run. The path of the data is not part of it if their content is."""
+        values = self.model_dump()
+        if self.content is not None:
+            del values["source"]
+        return key_of({"schema": SCHEMA, **values})
+
+    @property
+    def stage_key(self) -> str | None:
+        """The key of a first stage that runs of other methods can reuse; None if there is nothing to share."""
+        stage = first_stage(self.train.method)
+        if stage is None:
+            return None
+        return self.model_copy(update={"train": self.train.model_copy(update={"method": stage})}).key
+
+    @property
+    def takes_first_stage(self) -> bool:
+        """Whether this run can reuse a first stage that another run has trained."""
+        return takes_first_stage(self.train.method)
+
+    @property
+    def scenario(self) -> dict[str, Any]:
+        """The fields of `esupcon.data.scenarios.Scenario`."""
+        names = ("n_train", "imbalance_rate", "noise_rate", "noise_kind")
+        return {**{name: getattr(self, name) for name in names}, "seed": self.train.seed}
+
+    def difference(self, before: RunSpec) -> str:
+        """Return what differs from an earlier run as text: ``epochs was 12, now 5; seed was 0, now 1``."""
+
+        def flat(run: RunSpec) -> dict[str, Any]:
+            own = run.model_dump(exclude={"source", "train", "data"})
+            return {**own, **run.model_dump()["data"], **run.train.model_dump()}
+
+        now, then = flat(self), flat(before)
+        words = {"content": "the data differ", "objects": "the encoder, its initial weights or the method differ"}
+        changed = [name for name in {**now, **then} if now.get(name) != then.get(name)]
+        return "; ".join(words.get(name, f"{name} was {then.get(name)}, now {now.get(name)}") for name in changed)
+
+
+def key_of(value: Any) -> str:
+    """Return the key of a value: twelve hexadecimal digits of the SHA-256 of its canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:12]
+
+
+def canonical_json(value: Any) -> str:
+    """Return the same text for equal values: sorted names, no spaces, whole floats as integers (1.0 is 1)."""
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 2**53:
+        return int(value)
+    return value

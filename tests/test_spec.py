@@ -1,0 +1,163 @@
+"""The key of a run covers everything that decides its result, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esupcon.methods import METHODS, get_method
+from esupcon.spec import RunSpec, TrainSpec, canonical_json
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(-1e9, 1e9) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def run(train: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
+    return RunSpec(**{"source": "digits", "content": "0" * 64, "train": TrainSpec(**(train or {})), **changes})
+
+
+@given(JSON)
+def test_canonical_json_keeps_the_value(value: object) -> None:
+    assert json.loads(canonical_json(value)) == value
+
+
+@given(st.dictionaries(st.text(max_size=4), st.integers(), max_size=5))
+def test_canonical_json_does_not_depend_on_order(value: dict[str, int]) -> None:
+    assert canonical_json(dict(reversed(value.items()))) == canonical_json(value)
+
+
+def test_whole_float_equals_its_integer() -> None:
+    assert canonical_json({"a": 1.0, "b": [2.0, 0.5]}) == '{"a":1,"b":[2,0.5]}'
+    assert run({"lr": 1}).key == run({"lr": 1.0}).key
+
+
+CHANGES: dict[str, Any] = {
+    "content": "1" * 64,
+    "data": {"image_size": 16},
+    "n_train": 50,
+    "imbalance_rate": 0.5,
+    "noise_rate": 0.1,
+    "noise_kind": "pair",
+    "validation_fraction": 0.1,
+    "plugins": {"mine": "0" * 64},
+    "processes": 2,
+    "objects": "f" * 12,
+}
+TRAIN_CHANGES: dict[str, Any] = {
+    "method": "ce",
+    "encoder": "mlp",
+    "epochs": 7,
+    "steps": 7,
+    "batch_size": 7,
+    "micro_batch": 7,
+    "lr": 0.7,
+    "optimizer": "adamw",
+    "momentum": 0.7,
+    "weight_decay": 0.7,
+    "warmup": 0.7,
+    "temperature": 0.7,
+    "prototype_weight": 0.7,
+    "prototype_lr": 0.7,
+    "spce_average": "batch",
+    "projection_dim": 7,
+    "augmentation": "digits",
+    "precision": "32",
+    "threads": 1,
+    "compile": True,
+    "class_weight": "balanced",
+    "patience": 7,
+    "seed": 7,
+}
+
+
+def test_every_field_decides_the_key() -> None:
+    """A field that is added to a spec must be added here, so that it cannot be left out of the key by accident."""
+    assert set(CHANGES) == set(RunSpec.model_fields) - {"source", "train"}
+    assert set(TRAIN_CHANGES) == set(TrainSpec.model_fields)
+    keys = [run().key]
+    keys += [run(**{name: value}).key for name, value in CHANGES.items()]
+    keys += [run({name: value}).key for name, value in TRAIN_CHANGES.items()]
+    assert len(set(keys)) == len(keys)
+
+
+def test_key_covers_the_content_of_the_data_and_not_its_path() -> None:
+    assert run(source="here").key == run(source="there").key
+    assert run(source="here", content=None).key != run(source="there", content=None).key
+
+
+def test_stage_key_is_equal_for_methods_that_share_their_first_stage() -> None:
+    keys: dict[str | None, set[str]] = {}
+    for method in METHODS:
+        keys.setdefault(run({"method": method}).stage_key, set()).add(method)
+    assert keys.pop(None) == {"ce", "esupcon"}
+    assert sorted(map(sorted, keys.values())) == [["spce", "spce_m"], ["supcon_ce", "supcon_ce_n", "supcon_tt"]]
+    for name, value in {**CHANGES, "source": "elsewhere"}.items():
+        same = run({"method": "spce"}, **{name: value}).stage_key == run({"method": "spce"}).stage_key
+        assert same == (name == "source"), name
+
+
+def test_difference_names_what_changed() -> None:
+    before = run({"epochs": 12}, noise_rate=0.1)
+    assert run({"epochs": 5}, noise_rate=0.1).difference(before) == "epochs was 12, now 5"
+    assert run({"epochs": 12}, noise_rate=0.2, content="1").difference(before) == (
+        "the data differ; noise_rate was 0.1, now 0.2"
+    )
+    assert run({"epochs": 12, "threads": 2}, noise_rate=0.1, processes=2).difference(before) == (
+        "processes was 1, now 2; threads was None, now 2"
+    )
+    assert before.difference(before) == ""
+
+
+def test_stored_spec_may_name_a_custom_method() -> None:
+    stored = run().model_dump()
+    stored["train"]["method"] = "my_method"
+    assert RunSpec.read(stored).train.method == "my_method"
+    with pytest.raises(ValueError, match="method must be one of"):
+        RunSpec.model_validate(stored)
+    stored["train"]["method"] = "../x"
+    with pytest.raises(ValueError, match="method must be one of"):
+        RunSpec.read(stored)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"method": "nope"}, {"augmentation": "nope"}, {"lr": float("nan")}, {"lr": float("inf")}, {"typo": 1}),
+        *({"temperature": 0}, {"temperature": 1e-40}, {"temperature": 1e40}, {"threads": 0}, {"threads": 10**9}),
+        *({"epochs": 0}, {"batch_size": 1}, {"seed": -1}, {"weight_decay": float("nan")}),
+    ],
+)
+def test_bad_setting_is_refused_by_name(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        TrainSpec(**change)
+
+
+def test_bad_run_setting_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="data options must be among"):
+        run(data={"data_dir": "/somewhere"})
+    with pytest.raises(ValueError, match="noise_kind"):
+        run(noise_kind="strange")
+    with pytest.raises(ValueError, match="processes"):
+        run(processes=-1)
+
+
+def test_reference_rate_scales_with_the_root_of_the_batch() -> None:
+    stage = get_method("esupcon").stages[0]
+    assert TrainSpec().stage_lr(stage, 1024) == 0.5
+    assert TrainSpec().stage_lr(stage, 256) == 0.25
+    assert TrainSpec(lr=0.3).stage_lr(stage, 256) == 0.3
+    assert TrainSpec(optimizer="adamw").stage_lr(stage, 64) == 1e-3
+
+
+def test_spec_needs_no_torch() -> None:
+    code = "import sys, esupcon.spec; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
