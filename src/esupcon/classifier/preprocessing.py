@@ -1,0 +1,403 @@
+"""Preprocessing: from what a user passes as X to rows, and from rows to the tensor that a network takes.
+
+Rows are uint8 images (n, C, H, W) or float64 tables (n, d). Training, prediction and export all go through the two
+classes of this module, so that a model sees in production what it saw in training.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import zip_longest
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, model_validator
+from torch import Tensor, nn
+
+from esupcon.data import load_images
+from esupcon.data.decode import DecodeSpec, _pixels
+
+#: Side of the squares that image files are decoded to by default: small enough to train on a CPU.
+DEFAULT_SIDE = 32
+#: Bounds of what a stored model may claim.
+MAX_SIDE, MAX_FEATURES, MAX_TEXT = 4096, 2**20, 4096
+
+Rows = NDArray[Any]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
+
+
+class ImagePreprocessing(BaseModel):
+    """Images of one size. Values from `low` to `high` become bytes x; the tensor is (x / 255 - mean) / std."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["image"] = "image"
+    channels: Literal[1, 3]
+    image_size: tuple[Side, Side]
+    mean: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=3)]
+    std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=3)]
+    low: FiniteFloat = 0.0
+    high: FiniteFloat = 255.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.mean) != self.channels or len(self.std) != self.channels:
+            raise ValueError(f"mean and std need one entry for each of the {self.channels} channels")
+        if self.high < self.low:
+            raise ValueError(f"high must not be below low; got {self.low:g} and {self.high:g}")
+        return self
+
+    @classmethod
+    def fit(cls, X: Any, image_size: int | tuple[int, int] | None = None) -> tuple[Self, NDArray[np.uint8]]:
+        """Learn size, range and channel statistics from training images; return them with the images as rows."""
+        low, high = 0.0, 255.0
+        if is_paths(X) or _is_pictures(X):
+            height, width = _sides(DEFAULT_SIDE if image_size is None else image_size)
+            shape: tuple[int, ...] = (3, height, width)
+        else:
+            images = channels_first(_array(X))
+            if 0 in images.shape:
+                raise ValueError(
+                    f"Found array with 0 sample(s) (shape={images.shape}) while a minimum of 1 is required."
+                )
+            if image_size is not None and _sides(image_size) != images.shape[2:]:
+                raise ValueError(
+                    f"image_size is for lists of files; X is an array of {images.shape[2]}x{images.shape[3]} pixels. "
+                    "Resize the array first, or pass image_size=None."
+                )
+            shape, (low, high) = images.shape[1:], _value_range(images)
+        placeholder = (1.0,) * shape[0]
+        unfitted = cls(
+            channels=shape[0],  # type: ignore[arg-type]  # 1 or 3: checked by channels_first
+            image_size=(shape[1], shape[2]),
+            mean=placeholder,
+            std=placeholder,
+            low=low,
+            high=high,
+        )
+        rows = unfitted.rows(X)
+        mean, std = channel_statistics(rows)
+        return unfitted.model_copy(update={"mean": mean, "std": std}), rows
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.channels, *self.image_size)
+
+    def rows(self, X: Any) -> NDArray[np.uint8]:
+        """Return X (an array, a tensor, paths of files or PIL images) as uint8 (n, C, H, W), or raise ValueError."""
+        if is_paths(X) or _is_pictures(X):
+            if (self.low, self.high) not in ((0.0, 255.0), (0.0, 1.0)):
+                raise ValueError(
+                    f"this classifier was trained on arrays with values from {self.low:g} to {self.high:g}, which "
+                    "image files do not have. Pass arrays scaled as in training."
+                )
+            return _decode(X, self.image_size, self.channels)
+        given = _array(X)
+        if given.shape == self.image_size or given.shape == (*self.image_size, 3) != (3, *self.image_size):
+            raise ValueError(f"X must hold images; got one image of shape {given.shape}. Pass X[None].")
+        images = given if given.ndim == 4 and given.shape[1:] == self.input_shape else channels_first(given)
+        if images.shape[1:] != self.input_shape:
+            raise ValueError(
+                f"X has images of {_size(images.shape[1:])}; this classifier takes {_size(self.input_shape)}. "
+                "Resize the array, or pass the paths of the files."
+            )
+        return self._as_bytes(images)
+
+    def tensor(self, rows: NDArray[np.uint8], device: str | torch.device = "cpu") -> Tensor:
+        """Return the normalised float32 batch that the network takes."""
+        std = torch.tensor(self.std, dtype=torch.float32, device=device).view(-1, 1, 1)
+        mean = torch.tensor(self.mean, dtype=torch.float32, device=device).view(-1, 1, 1)
+        images = torch.from_numpy(np.array(rows, order="C")).to(device)  # a copy: memory-mapped files may be read-only
+        return (images * (1 / (255 * std))).sub_(mean / std)
+
+    def module(self) -> nn.Module:
+        """Return the steps of `tensor` as a module for exported graphs: uint8 (n, C, H, W) in."""
+        return _Scale(1 / (255 * np.array(self.std)), np.array(self.mean) / np.array(self.std))
+
+    def _as_bytes(self, images: Rows) -> NDArray[np.uint8]:
+        if images.dtype == np.uint8 and (self.low, self.high) == (0.0, 255.0):
+            return images
+        if not len(images):
+            return images.astype(np.uint8)
+        low, high, width = float(images.min()) + 0.0, float(images.max()) + 0.0, (self.high - self.low) or 1.0
+        expected = f"this classifier was trained on images with values from {self.low:g} to {self.high:g}"
+        found = f"X has values from {low:g} to {high:g} ({images.dtype})"
+        if self.low == 0 and self.high >= 8 and images.dtype != np.uint8 and low >= 0 and 0 < high <= 1:
+            raise ValueError(f"{expected}; {found}. Scale X as in training: X * {self.high:g}.")
+        # A range that was learnt from the values themselves need not hold all later ones; 0 to 1 and 0 to 255 do.
+        margin = width / 510 if (self.low, self.high) in ((0.0, 1.0), (0.0, 255.0)) else width / 2
+        if low < self.low - margin or high > self.high + margin:
+            remedy = (
+                f"X / {255 / self.high:g}" if images.dtype == np.uint8 and self.low == 0 else "or X.clip(low, high)"
+            )
+            raise ValueError(f"{expected}; {found}. Scale X as in training: {remedy}.")
+        if low < self.low - width / 510 or high > self.high + width / 510:
+            warnings.warn(f"{expected}; {found}. Values beyond the range are clipped.", stacklevel=4)
+        share = (images.astype(np.float32) - np.float32(self.low)) / np.float32(width)
+        pixels: NDArray[np.uint8] = np.rint(255 * share.clip(0, 1)).astype(np.uint8)
+        return pixels
+
+
+class TablePreprocessing(BaseModel):
+    """Tables of numbers: (x - mean) / deviation per column in float64, or x as it is if `standardise` is False."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["table"] = "table"
+    mean: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=MAX_FEATURES)]
+    variance: Annotated[tuple[NonNegativeFloat, ...], Field(max_length=MAX_FEATURES)]
+    n_seen: Annotated[int, Field(ge=1, le=2**60)] = 1
+    standardise: bool = True
+    feature_names: Annotated[tuple[Text, ...], Field(max_length=MAX_FEATURES)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in ("variance", "feature_names"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.mean):
+                raise ValueError(f"{name} has {len(values)} entries; expected {len(self.mean)}")
+        return self
+
+    @classmethod
+    def fit(
+        cls, X: Any, *, standardise: bool = True, feature_names: Sequence[str] | None = None
+    ) -> tuple[Self, NDArray[np.float64]]:
+        """Learn mean and variance of each column from a training table; return them with the table as rows."""
+        rows = _table(X)
+        if feature_names is None and hasattr(X, "columns"):
+            feature_names = [str(name) for name in X.columns]
+        fitted = cls(
+            mean=tuple(rows.mean(axis=0).tolist()),
+            variance=tuple(rows.var(axis=0).tolist()),
+            n_seen=len(rows),
+            standardise=standardise,
+            feature_names=None if feature_names is None else tuple(feature_names),
+        )
+        return fitted, rows
+
+    def updated(self, rows: NDArray[np.float64]) -> Self:
+        """Return the preprocessing with the moments of all rows so far and of these."""
+        n, m, mean = self.n_seen, len(rows), np.array(self.mean)
+        delta = rows.mean(axis=0) - mean
+        variance = (n * np.array(self.variance) + m * rows.var(axis=0) + delta**2 * (n * m / (n + m))) / (n + m)
+        moments = {"mean": tuple((mean + delta * (m / (n + m))).tolist()), "variance": tuple(variance.tolist())}
+        return self.model_copy(update={**moments, "n_seen": n + m})
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (len(self.mean),)
+
+    @cached_property
+    def centre_and_scale(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What is subtracted from each column, and what it is then divided by: 1 for columns that hardly vary."""
+        mean, deviation = np.array(self.mean), np.sqrt(self.variance)
+        if not self.standardise:
+            return np.zeros_like(mean), np.ones_like(mean)
+        return mean, np.where(deviation <= 10 * np.finfo(np.float64).eps * np.abs(mean), 1.0, deviation)
+
+    def rows(self, X: Any) -> NDArray[np.float64]:
+        """Return X (an array, a tensor, a data frame) as float64 (n, d); raise ValueError if it cannot be."""
+        names = getattr(X, "columns", None)
+        if names is not None and self.feature_names is not None and list(names) != list(self.feature_names):
+            pairs = enumerate(zip_longest(map(repr, self.feature_names), map(repr, names), fillvalue="absent"))
+            place, (expected, found) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
+            raise ValueError(
+                "the columns of X must be those of training, in the same order; column "
+                f"{place} should be {expected} and is {found}. Pass X[names], with the names of training."
+            )
+        return _table(X, len(self.mean))
+
+    def tensor(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
+        """Return the standardised float64 batch."""
+        centre, scale = self.centre_and_scale
+        return torch.from_numpy((rows - centre) / scale).to(device)
+
+    def module(self) -> nn.Module:
+        """Return the steps of `tensor` as a module for exported graphs: float32 (n, d) in."""
+        return _Standardise(*self.centre_and_scale)
+
+
+Preprocessing = ImagePreprocessing | TablePreprocessing
+
+
+def fit_preprocessing(rows: Rows) -> Preprocessing:
+    """Return the preprocessing of data that are rows already: uint8 images (n, C, H, W), or a table used as it is."""
+    if rows.ndim == 4:
+        _, channels, height, width = rows.shape
+        mean, std = channel_statistics(rows)
+        return ImagePreprocessing(channels=channels, image_size=(height, width), mean=mean, std=std)
+    d = rows.shape[1]
+    return TablePreprocessing(mean=(0.0,) * d, variance=(1.0,) * d, standardise=False)
+
+
+def channel_statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each channel of uint8 (n, C, H, W), pixels as 0 to 1.
+
+    A constant channel has deviation 1, so that normalising gives zeros. Memory-mapped arrays are read in pieces.
+    """
+    counts = np.zeros((images.shape[1], 256), dtype=np.int64)
+    step = max(1, 2**20 // math.prod(images.shape[2:]))
+    for start in range(0, len(images), step):
+        for channel, values in enumerate(images[start : start + step].swapaxes(0, 1)):
+            counts[channel] += np.bincount(values.reshape(-1), minlength=256)
+    levels, share = np.arange(256) / 255, counts / counts.sum(axis=1, keepdims=True)
+    mean = share @ levels
+    variance = (share * (levels - mean[:, None]) ** 2).sum(axis=1)
+    std = np.where((counts > 0).sum(axis=1) == 1, 1.0, np.sqrt(variance))
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def is_paths(X: Any) -> bool:
+    """Return whether X is a list, array or series of file names; a single path is a ValueError."""
+    if isinstance(X, str | os.PathLike):
+        raise ValueError(  # noqa: TRY004 - for the user a wrong value
+            f"X must be a list of samples; got the single path {str(X)!r}. Pass a list of paths."
+        )
+    if hasattr(X, "ndim"):
+        values = np.asarray(X) if X.ndim == 1 else np.empty(0)
+        if values.dtype.kind not in "OUT":
+            return False
+        X = values.tolist()
+    return isinstance(X, Sequence) and len(X) > 0 and all(isinstance(name, str | os.PathLike) for name in X)
+
+
+def holds_images(X: Any) -> bool:
+    """Return whether X is images and not a table: file names, PIL images, or an array of three or four dimensions."""
+    if is_paths(X) or _is_pictures(X):
+        return True
+    if hasattr(X, "ndim"):
+        return X.ndim in (3, 4)
+    try:
+        return isinstance(X, Sequence) and np.ndim(X[0] if len(X) else 0) in (2, 3)
+    except ValueError:  # rows of unequal length: scikit-learn's own message for tables fits
+        return False
+
+
+def channels_first(X: Rows) -> Rows:
+    """Return (n, H, W), (n, H, W, C) or (n, C, H, W) as (n, C, H, W); prefer (n, H, W, C) if both are possible."""
+    if X.ndim == 3:
+        return X[:, None]
+    if X.ndim == 4 and X.shape[3] in (1, 3):
+        return X.transpose(0, 3, 1, 2)
+    if X.ndim == 4 and X.shape[1] in (1, 3):
+        return X
+    remedy = " Drop the alpha channel: X[..., :3]." if X.ndim == 4 and 4 in (X.shape[1], X.shape[3]) else ""
+    raise ValueError(
+        f"images are (n, H, W), (n, H, W, C) or (n, C, H, W) with 1 or 3 channels; got shape {X.shape}.{remedy}"
+    )
+
+
+class _Scale(nn.Module):
+    """x * scale - shift in float32."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale: NDArray[np.float64], shift: NDArray[np.float64]) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.from_numpy(scale).float().view(-1, 1, 1))
+        self.register_buffer("shift", torch.from_numpy(shift).float().view(-1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.float() * self.scale - self.shift
+
+
+class _Standardise(nn.Module):
+    """(x - centre) / scale in float64: in float32 a feature far from 0 would lose its digits."""
+
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(self, centre: NDArray[np.float64], scale: NDArray[np.float64]) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.from_numpy(centre.copy()))
+        self.register_buffer("scale", torch.from_numpy(scale.copy()))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return ((rows.double() - self.centre) / self.scale).float()
+
+
+def _is_pictures(X: Any) -> bool:
+    return isinstance(X, Sequence) and len(X) > 0 and all(isinstance(image, Image.Image) for image in X)
+
+
+def _array(X: Any) -> Rows:
+    values = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    if values.dtype.kind not in "fiub":
+        raise ValueError(f"images must be arrays of real numbers; got dtype {values.dtype}. Convert them first.")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        kind = "NaN" if np.isnan(values).any() else "infinity"
+        raise ValueError(f"Input X contains {kind}. Images must be finite: repair or leave out these samples.")
+    return values
+
+
+def _table(X: Any, n_features: int | None = None) -> NDArray[np.float64]:
+    table = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    if table.ndim != 2 or table.shape[1] != (n_features or table.shape[1]):
+        remedy = "Pass the features of training, in their order."
+        if table.shape == (n_features,):
+            remedy = "That is one row: pass X.reshape(1, -1)."
+        raise ValueError(f"X must be a table (n, {n_features or 'd'}); got shape {table.shape}. {remedy}")
+    try:
+        numbers = table.astype(np.float64) if table.dtype.kind in "fiubO" else None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"X must hold numbers ({error}). Encode the rest as numbers, as in training.") from error
+    if numbers is None:
+        raise ValueError(f"X must hold numbers; got {table.dtype}. Encode the rest as numbers, as in training.")
+    broken = ~np.isfinite(numbers).all(axis=1)
+    if broken.any():
+        raise ValueError(
+            f"X must hold finite numbers; {int(broken.sum())} of {len(numbers)} rows hold NaN or infinity, first row "
+            f"{int(broken.argmax())}. Impute them first, as in training."
+        )
+    return numbers
+
+
+def _decode(X: Any, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    """Return every file or PIL image as a row; one that cannot be read is an error, since its row would be missing."""
+    if _is_pictures(X):
+        spec = DecodeSpec(*size, channels)
+        return np.stack([_pixels(image, spec)[0] for image in X])
+    parts, unreadable = [], []
+    for batch in load_images([os.fspath(path) for path in X], size, channels):
+        parts.append(batch.images)
+        unreadable += batch.skipped
+    if unreadable:
+        name, reason = unreadable[0]
+        raise ValueError(
+            f"every path in X must be a readable image; {len(unreadable)} of {len(X)} are not, first {name} "
+            f"({reason}). Leave them out of X and y."
+        )
+    return np.concatenate(parts)
+
+
+def _value_range(images: Rows) -> tuple[float, float]:
+    """Return 0 to 255 for bytes, 0 to 1 for fractions; otherwise the range found, or 0 to 255 if that is close."""
+    if images.dtype == np.uint8:
+        return 0.0, 255.0
+    low, high = float(images.min()), float(images.max())
+    if low >= 0 and high <= 1:
+        return 0.0, 1.0
+    if low >= 0 and 128 <= high <= 255:
+        return 0.0, 255.0
+    return min(low, 0.0), high
+
+
+def _sides(image_size: int | tuple[int, int]) -> tuple[int, int]:
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    return int(height), int(width)
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    channels, height, width = shape
+    return f"{height}x{width} pixels and {channels} channel{'s' * (channels > 1)}"
