@@ -9,17 +9,73 @@ pytorch-metric-learning's SupConLoss. Contestants take turns, and each one's bes
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from esupcon.bench.losses import LossTimes, time_losses
+from esupcon import functional as F
+from esupcon.cli.bench import best_seconds
 
 SIZES = (256, 1024, 4096, 8192, 16384, 32768, 65536)
-LARGE = 8192
+LARGE = 8192  # above, n-by-n tensors fill the memory of an ordinary machine
+TEMPERATURE = 0.1
+
+
+@dataclass(frozen=True)
+class LossTimes:
+    """Seconds of a forward and a backward pass over n embeddings; None if it was not run."""
+
+    n: int
+    supcon: float
+    esupcon: float
+    dense: float | None
+    metric_learning: float | None
+
+
+def dense_supcon(z: Tensor, labels: Tensor) -> Tensor:
+    """Return SupCon in its textbook form: an n-by-n mask and n-by-n logits."""
+    z = torch.nn.functional.normalize(z)
+    others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    positives = ((labels[:, None] == labels[None, :]) & others).float()
+    logits = z @ z.T / TEMPERATURE
+    logits = logits - logits.max(1, keepdim=True).values.detach()
+    log_probability = logits - (logits.exp() * others).sum(1, keepdim=True).log()
+    return -((positives * log_probability).sum(1) / positives.sum(1)).mean()
+
+
+def time_losses(n: int, *, dim: int, n_classes: int) -> LossTimes:
+    """Return the best times of some turns. Quadratic candidates are left out if n is large."""
+    z = torch.randn(n, dim, requires_grad=True)
+    prototypes = torch.randn(n_classes, dim, requires_grad=True)
+    labels = torch.arange(n) % n_classes
+    losses: dict[str, Callable[[], Tensor]] = {
+        "supcon": lambda: F.supcon_loss(z, labels, temperature=TEMPERATURE),
+        "esupcon": lambda: F.esupcon_loss(z, labels, prototypes, temperature=TEMPERATURE),
+    }
+    if n <= LARGE:
+        losses["dense"] = lambda: dense_supcon(z, labels)
+        if importlib.util.find_spec("pytorch_metric_learning"):
+            from pytorch_metric_learning.losses import SupConLoss  # noqa: PLC0415 - a peer, not a dependency
+
+            peer = SupConLoss(temperature=TEMPERATURE)
+            losses["metric_learning"] = lambda: peer(z, labels)
+
+    def both_ways(loss: Callable[[], Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            z.grad = prototypes.grad = None
+            loss().backward()
+
+        return run
+
+    best = best_seconds({name: both_ways(loss) for name, loss in losses.items()}, 60 if n <= 2048 else 4)
+    return LossTimes(n, best["supcon"], best["esupcon"], best.get("dense"), best.get("metric_learning"))
 
 
 PROBE = """
@@ -47,7 +103,7 @@ print((status("VmHWM") - before) / 1024)
 
 def peak_mebibytes(n: int, loss: str) -> float:
     """Peak resident memory above the inputs (z and its gradient), in a process of its own; Linux only."""
-    out = subprocess.run([sys.executable, "-c", PROBE, str(n), loss], capture_output=True, text=True, check=True)
+    out = subprocess.run([sys.executable, "-P", "-c", PROBE, str(n), loss], capture_output=True, text=True, check=True)
     return float(out.stdout)
 
 

@@ -21,7 +21,8 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 import typer.main
 from pydantic import BaseModel
 
-from esupcon.cli import app, exit_codes
+from esupcon.cli import app
+from esupcon.cli.stopping import EXIT_CODES
 from esupcon.estimator.calibration import CalibrateParameter, CalibrateSetting
 from esupcon.methods import Method
 
@@ -215,9 +216,8 @@ def command_tree() -> Any:
 def cli_reference() -> str:
     """Exit codes, what all commands share, then each command with its arguments, options and defaults."""
     root = command_tree()
-    lines = ["## Exit codes", "", "| code | meaning |", "|--:|---|", "| 0 | done |"]
-    for name in public_names(exit_codes):
-        lines += [f"| {int(getattr(exit_codes, name))} | {constant_comment(exit_codes, name)} |"]
+    lines = ["## Exit codes", "", "| code | meaning |", "|--:|---|"]
+    lines += [f"| {int(code)} | {meaning} |" for code, meaning in EXIT_CODES.items()]
     lines += ["", "## esupcon", "", plain_markdown(root.help), "", *_usage("esupcon [OPTIONS] COMMAND [ARGS]...")]
     lines += [":::{program} esupcon", ":::", ""]
     for option in root.params:

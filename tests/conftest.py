@@ -1,4 +1,4 @@
-"""Settings that hold for every test."""
+"""Settings and fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-# Helpers that several test files share lie beside them.
+pytest_plugins = ["assets"]
+# Helpers that several test files share.
 sys.path.extend(str(Path(__file__).parent / folder) for folder in ("", "engine", "experiments"))
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -29,13 +29,10 @@ from page_commands import (
 from page_commands_not_run import NOT_RUN
 from page_folders import prepare
 
-from esupcon.cli import demo as demo_command
-from esupcon.cli import main
-from esupcon.cli import reproduce as reproduce_command
+from esupcon.cli import grids, main
 from esupcon.data.datasets import _REGISTERED
 from esupcon.engine.objective import _LOSSES
 from esupcon.engine.spec import TrainSpec
-from esupcon.experiments import local
 from esupcon.methods import METHODS
 from esupcon.models import build_encoder
 from in_this_process import InThisProcess
@@ -61,9 +58,8 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("ESUPCON_DATA", str(tmp_path / "datasets"))
-    monkeypatch.setattr(local, "LocalExecutor", InThisProcess)
-    monkeypatch.setattr(reproduce_command, "LocalExecutor", InThisProcess)
-    monkeypatch.setattr(demo_command, "FIELDS", DEMO_FIELDS)
+    monkeypatch.setattr(grids, "LocalExecutor", InThisProcess)
+    monkeypatch.setattr(grids, "_DEMO_OVERRIDES", DEMO_FIELDS)
     before = [(register, dict(register)) for register in (METHODS, _LOSSES, _REGISTERED)]
     yield tmp_path
     for register, content in before:

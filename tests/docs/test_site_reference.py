@@ -33,7 +33,20 @@ from docs_reference import (  # noqa: E402 - outside the package
 )
 
 # Rooms of the package that nobody outside is meant to enter.
-INSIDE = {"bench", "cli", "contrast", "cosine", "files", "lazy", "npz_file", "precision", "validation", "__main__"}
+INSIDE = {
+    "cli",
+    "contrast",
+    "cosine",
+    "files",
+    "lazy",
+    "npz_file",
+    "_console",
+    "_io",
+    "_split",
+    "precision",
+    "validation",
+    "__main__",
+}
 COMMANDS = list(command_tree().commands)
 
 

@@ -119,7 +119,9 @@ def test_a_polite_signal_leaves_a_checkpoint_to_go_on_from(
     words = ("train", "digits", "--out", folder, *RECIPE)
     first = warm.esupcon(*words, kill_after=0, send=number, once=folder / "history.jsonl")
     assert first.code == code, first.err
-    assert first.last_line.startswith(f"esupcon: stopped, and saved in {folder}. To go on: esupcon train digits")
+    assert first.last_line.startswith(
+        f"esupcon: stopped; the run is saved in {folder}. To continue: esupcon train digits"
+    )
     assert "Traceback" not in first.err
     assert json.loads((folder / "checkpoint.json").read_text())["checkpoints"]
     again = warm.esupcon(*words)

@@ -63,7 +63,7 @@ def test_disk_full_while_decoding(warm: Warm, small_disk: Path, tmp_path: Path) 
         *("train", photos, "--out", tmp_path / "run", *TRAIN, "--image-size", "64"),
         environment={"ESUPCON_DATA": str(small_disk)},
     )
-    assert_one_clear_line(ended, "GB free", "Pass a smaller image_size, or a cache_dir on another disk")
+    assert_one_clear_line(ended, "GB free", "Pass a smaller --image-size, or a cache_dir on another disk")
 
 
 def test_an_answer_that_cannot_be_written_is_no_success(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_an_answer_that_cannot_be_written_is_no_success(warm: Warm, shared_run: 
 def test_a_folder_that_may_not_be_written(warm: Warm, corners: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     ended = warm.esupcon("train", corners, "--out", tmp_path / "run", *TRAIN, obeys_permissions=True)
-    assert_one_clear_line(ended, str(tmp_path / "run"), "Permission denied", "Choose a place you may write to")
+    assert_one_clear_line(ended, str(tmp_path / "run"), "Permission denied", "Choose a writable place")
     tmp_path.chmod(0o755)
     assert not (tmp_path / "run").exists()
 
@@ -92,7 +92,7 @@ def test_a_model_that_may_be_read_only(
         folder.chmod(0o555)
     more = (corners, "--on", "test") if command == "calibrate" else ("--format", "torch", "--out", tmp_path / "m.pt2")
     ended = warm.esupcon(command, model, *more, obeys_permissions=True)
-    assert_one_clear_line(ended, "Permission denied", "Choose a place you may write to")
+    assert_one_clear_line(ended, "Permission denied", "Choose a writable place")
     assert contents(tmp_path) == before
     assert warm.esupcon("evaluate", model, corners, obeys_permissions=True).code == 0
     tmp_path.chmod(0o755)
@@ -130,7 +130,7 @@ def test_read_only_disk(warm: Warm, corners: Path, small_disk: Path, shared_run:
     before = contents(small_disk)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     ended = warm.esupcon("train", corners, "--out", small_disk / "run", *TRAIN)
-    assert_one_clear_line(ended, "Read-only file system", "Choose a place you may write to")
+    assert_one_clear_line(ended, "Read-only file system", "Choose a writable place")
     ended = warm.esupcon("calibrate", small_disk / "model", corners, "--on", "test")
     assert_one_clear_line(ended, "Read-only file system")
     assert contents(small_disk) == before
@@ -155,7 +155,7 @@ stream._batches = batches
 sys.exit(main(["predict", {str(shared_run)!r}, {str(photos)!r}]))
 """
     ended = warm.script(script)
-    assert_one_clear_line(ended, "2 could not be used, 7 predicted", code=1)
+    assert_one_clear_line(ended, "2 could not be read, 7 predicted", code=1)
     assert ended.err.count("no such file") == 2
     assert len(ended.out.splitlines()) == 1 + 7
 

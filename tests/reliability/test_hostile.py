@@ -154,7 +154,7 @@ def test_images_that_swell_are_left_out(warm: Warm, shared_run: Path, tmp_path: 
     (photos / "comment.png").write_bytes(swollen)
     ended = warm.esupcon("predict", shared_run, photos, more_memory=200 * MEGABYTE)
     assert ended.code == 1, ended.err
-    assert ended.err.count("left out: ") == 3
+    assert ended.err.count("skipped: ") == 3
     assert len(ended.out.splitlines()) == 1 + 3
 
 

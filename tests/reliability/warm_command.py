@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-import esupcon.cli.app
+import esupcon.cli
 import esupcon.estimator
 import esupcon.pipeline.evaluate
 import esupcon.pipeline.predict

@@ -11,9 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from esupcon.cli import exit_codes
-from esupcon.cli.mistakes import is_mistake
-from esupcon.cli.report import report
+from esupcon.cli import is_mistake
+from esupcon.cli.grids import report
+from esupcon.cli.stopping import PARTIAL
 from esupcon.report.build import FORMATS
 
 app = typer.Typer()
@@ -52,9 +52,9 @@ def test_a_given_format_wins_over_the_name(whole_store: Path, tmp_path: Path) ->
 
 def test_mistakes_are_said_in_one_line(whole_store: Path, tmp_path: Path) -> None:
     (tmp_path / "empty" / "runs").mkdir(parents=True)
-    assert "is no store of runs" in mistake(tmp_path / "nowhere", "--format", "csv")
+    assert "there is no store" in mistake(tmp_path / "nowhere", "--format", "csv")
     assert "nothing to report" in mistake(tmp_path / "empty", "--format", "csv")
-    assert "a page needs a file" in mistake(whole_store)
+    assert "HTML needs a file" in mistake(whole_store)
     assert "must be one of html, markdown, csv, latex; got 'pdf'" in mistake(whole_store, "--format", "pdf")
     assert "must end in" in mistake(whole_store, "--out", tmp_path / "r.pdf")
     assert "no table called nothing" in mistake(whole_store, "--format", "csv", "--table", "nothing")
@@ -67,7 +67,7 @@ def test_a_damaged_run_is_named_on_standard_error(whole_store: Path, tmp_path: P
     broken = sorted((copy / "runs").iterdir())[0]
     (broken / "result.json").write_text("{")
     result = run(copy, "--out", tmp_path / "r.md")
-    assert result.exit_code == exit_codes.PARTIAL
+    assert result.exit_code == PARTIAL
     assert f"esupcon: run {broken.name} is left out" in result.stderr
     assert broken.name in (tmp_path / "r.md").read_text()
 
@@ -81,7 +81,7 @@ def test_no_format_needs_torch(whole_store: Path, tmp_path: Path) -> None:
         "            raise ImportError(f'{name} must not be needed')\n"
         "sys.meta_path.insert(0, Refuse())\n"
         "from pathlib import Path\n"
-        "import esupcon.cli.report\n"
+        "import esupcon.cli.grids\n"
         "from esupcon.report.build import FORMATS, write_report\n"
         "for format in FORMATS:\n"
         "    write_report(Path(sys.argv[1]), Path(sys.argv[2]) / format, format=format)\n"

@@ -1,8 +1,184 @@
-"""The command. Words become calls here, and what the calls give becomes tables or JSON; nothing is computed.
+"""The command `esupcon`: commands, errors, exit codes.
 
-What is slow to import (torch, most of all) is imported by the commands that need it, so that help is quick.
+Anything slow to import (torch above all) is imported inside the commands that need it, so that help is fast.
 """
 
-from esupcon.cli.app import app, main
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+import typer.main
+
+from esupcon import __version__
+from esupcon._console import printable
+from esupcon.cli import grids, models
+from esupcon.cli.bench import bench
+from esupcon.cli.options import Json
+from esupcon.cli.output import answer, answer_json, complain, note, table
+from esupcon.cli.stopping import INTERRUPTED, MISTAKE, PARTIAL, Stopped, signals_raise
+from esupcon.methods import METHODS
 
 __all__ = ["app", "main"]
+
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # typer exports only the classes below it
+_NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")
+
+app = typer.Typer(
+    name="esupcon",
+    help="Train, calibrate and use classifiers with a contrastive objective.",
+    epilog="For a first look, in about a minute: esupcon demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def methods(as_json: Json = False) -> None:
+    """List the training methods: objective and trained parts of each."""
+    if as_json:
+        found = [
+            {"key": m.key, "title": m.title, "summary": m.summary, "stages": len(m.stages)} for m in METHODS.values()
+        ]
+        answer_json(found)
+        return
+    made = table(["key", "name", "what it does"], [[m.key, m.title, m.summary] for m in METHODS.values()])
+    made.columns[1].justify = made.columns[2].justify = "left"
+    made.columns[0].no_wrap = made.columns[1].no_wrap = True
+    answer(made)
+    note("To use one: esupcon train DATA --method KEY --out DIR")
+
+
+_EXAMPLES: dict[Callable[..., None], str] = {
+    models.train: "photos/ --out runs/photos",
+    models.evaluate: "runs/photos photos/ --plot reliability.png",
+    models.predict: "runs/photos new/*.jpg --top-k 3 > labels.csv",
+    models.calibrate: "runs/photos photos/",
+    models.export: "runs/photos --out photos.onnx",
+    grids.demo: "--out demo-runs",
+    grids.reproduce: "low_sample --dataset cifar10 --method ce,esupcon --seeds 3",
+    grids.status: "runs/store",
+    grids.report: "runs/store --out report.html",
+    bench: "--encoder resnet18 --batch-size 512",
+    methods: "--json",
+}
+for _command, _words in _EXAMPLES.items():
+    app.command(epilog=f"Example: esupcon {_command.__name__} {_words}")(_command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"esupcon {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    context.obj["debug"] = debug
+    context.obj["command"] = context.invoked_subcommand
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code (`stopping.EXIT_CODES`)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    session: dict[str, Any] = {}
+    command = typer.main.get_command(app)
+    try:
+        with signals_raise():
+            code = command.main(args=arguments, prog_name="esupcon", standalone_mode=False, obj=session)
+    except Stopped as signal:
+        complain("interrupted." if signal.exit_code == INTERRUPTED else "terminated.")
+        code = signal.exit_code
+    except KeyboardInterrupt:
+        complain("interrupted.")
+        code = INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has closed it; the interpreter must not complain at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = PARTIAL
+    except Exception as error:
+        if isinstance(error, _USAGE_ERROR):
+            message = error.format_message()
+            if message:  # otherwise there were no arguments, and the help has been shown
+                where = error.ctx.command_path if error.ctx is not None else "esupcon"
+                complain(f"{message}{'' if message.endswith(('.', '?')) else '.'} See {where} --help.")
+        elif is_mistake(error) and not session.get("debug"):
+            complain(as_typed(one_line(error), _option_names(command, session.get("command"))))
+        else:
+            raise
+        code = MISTAKE
+    return code if isinstance(code, int) else 0
+
+
+def is_mistake(error: Exception) -> bool:
+    """Return whether the caller can correct the error. Any other error is a bug and keeps its traceback."""
+    if isinstance(error, RuntimeError):
+        return _lacks_memory(error)
+    return isinstance(error, ValueError | OSError | MemoryError | ModuleNotFoundError)
+
+
+def one_line(error: Exception) -> str:
+    """Return an error as one line that says what to do."""
+    if isinstance(error, MemoryError) or _lacks_memory(error):
+        return (
+            "there is not enough memory. Pass a smaller --batch-size, or --micro-batch to keep the batch of the loss."
+        )
+    if isinstance(error, OSError) and error.errno is not None:
+        place = error.filename2 or error.filename
+        where = f"{place}: " if place is not None else ""
+        match error.errno:
+            case errno.ENOSPC | errno.EDQUOT:
+                return f"{where}the disk is full. Free some space and run the same command again to continue."
+            case errno.EACCES | errno.EPERM | errno.EROFS:
+                return f"{where}{error.strerror}. Choose a writable place, or change its permissions."
+            case _:
+                return f"{where}{error.strerror or error}. Check the path."
+    flatten: Any = getattr(error, "errors", None)  # of pydantic
+    if isinstance(error, ValueError) and callable(flatten):
+        return "; ".join(_of_field(entry) for entry in flatten())
+    return printable(error)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    return isinstance(error, RuntimeError) and any(mark in str(error).lower() for mark in _NO_MEMORY)
+
+
+def _of_field(entry: dict[str, Any]) -> str:
+    name = "-".join(str(part) for part in entry["loc"]).replace("_", "-")
+    message = str(entry["msg"]).removeprefix("Value error, ")
+    return f"--{name}: {message}" + ("" if "got " in message else f"; got {entry['input']!r}")
+
+
+def _option_names(command: Any, name: str | None) -> dict[str, str]:
+    parameters = command.commands[name].params if name in command.commands else []
+    return {one.name: one.opts[0] for one in parameters if one.param_type_name == "option"}
+
+
+def as_typed(message: str, names: dict[str, str]) -> str:
+    """Spell parameters as options: ``image_column`` becomes ``--image-column`` and ``strict=True`` ``--strict``.
+
+    A name that is also a plain word (seed, part) is replaced only before ``=`` or ``must`` at the start of the message.
+    """
+
+    def spelled(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if value in ("True", "False"):
+            return names[name] if value == "True" else f"no {names[name]}"
+        return names[name] if value is None else f"{names[name]} {value}"
+
+    for name, typed in names.items():
+        plain = "" if "_" in name else r"(?==)"
+        message = re.sub(rf"(?<![\w'\"./-])({re.escape(name)}){plain}(?:=([\w.-]*\w))?(?![\w'\"/])", spelled, message)
+        message = re.sub(rf"^{re.escape(name)}(?= must )", typed, message)
+    return message

@@ -1,86 +1,138 @@
-"""`esupcon bench`."""
+"""The command bench: how long the losses and the parts of a training step take on this machine."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import typer
 
-from esupcon.cli import options as shared
-from esupcon.cli.output import answer, answer_json, say, table
+from esupcon.cli import options
+from esupcon.cli.output import answer, answer_json, note, table
 
-if TYPE_CHECKING:
-    from esupcon.bench.losses import LossTimes
-    from esupcon.bench.step import StepTimes
+_ROUNDS = 5
 
 
 def bench(
     sizes: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Numbers of embeddings to take the losses of.")
+        str, typer.Option(metavar="N,N,...", help="Numbers of embeddings for the losses.")
     ] = "256,1024,4096",
     classes: Annotated[int, typer.Option(min=2, metavar="K", help="Number of classes.")] = 10,
-    encoder: Annotated[str, typer.Option(metavar="NAME", help="Network of the training step.")] = "resnet10-w32",
+    encoder: Annotated[str, typer.Option(metavar="NAME", help="Encoder of the training step.")] = "resnet10-w32",
     image_size: Annotated[int, typer.Option(min=8, metavar="PIXELS", help="Side of the images.")] = 32,
-    batch_size: Annotated[int, typer.Option(min=2, metavar="N", help="Images a training step.")] = 256,
-    as_json: shared.Json = False,
+    batch_size: Annotated[int, typer.Option(min=2, metavar="N", help="Images per training step.")] = 256,
+    as_json: options.Json = False,
 ) -> None:
-    """Measure this machine: the losses beside their textbook form, and where the time of a training step goes.
+    """Measure this machine: time of the losses, and of each part of a training step.
 
-    Contestants take turns and the best time of each counts. The ratios hold while the machine is otherwise idle.
+    The candidates take turns and the best time of each counts. Compare them on an otherwise idle machine only.
     """
-    numbers = _read_sizes(sizes, classes)
+    try:
+        numbers = [int(word) for word in sizes.split(",")]
+    except ValueError:
+        raise ValueError(f"--sizes must be numbers separated by commas, such as 256,1024; got {sizes!r}.") from None
+    if min(numbers) < 2 * classes:
+        raise ValueError(f"--sizes must be at least {2 * classes}, two embeddings per class; got {min(numbers)}.")
+    if batch_size < classes:
+        raise ValueError(f"--batch-size must be at least {classes}, one image per class; got {batch_size}.")
     import torch  # noqa: PLC0415 - slow to import
-
-    from esupcon.bench.losses import time_losses  # noqa: PLC0415
-    from esupcon.bench.step import time_step  # noqa: PLC0415
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     machine = {"torch": torch.__version__, "device": device, "threads": torch.get_num_threads()}
-    say(f"torch {machine['torch']} on {device}, {machine['threads']} threads; {classes} classes.")
-    # The smaller part first: a wrong name of an encoder is not found out after a minute.
-    step = time_step(encoder, image_size=image_size, batch_size=batch_size, n_classes=classes, device=device)
-    losses = [time_losses(size, n_classes=classes, device=device) for size in numbers]
+    note(f"torch {machine['torch']} on {device}, {machine['threads']} threads; {classes} classes.")
+    steps = _time_step(encoder, image_size, batch_size, classes, device)
+    losses = {n: _time_losses(n, classes, device) for n in numbers}
     if as_json:
         answer_json(
             {
                 "machine": machine,
-                "losses": [asdict(one) for one in losses],
-                "step": [{**asdict(one), "images_per_second": one.images_per_second} for one in step],
+                "losses": [{"n": n, **times} for n, times in losses.items()],
+                "step": list(steps.values()),
             }
         )
         return
-    columns = ["embeddings", "SupCon", "ESupCon", "textbook SupCon", "pytorch-metric-learning"]
-    answer(table(columns, [_loss_row(one) for one in losses]))
-    columns = [f"{encoder}, batch {batch_size}", "views", "network", "loss", "images/s"]
-    answer(table(columns, [_step_row(one) for one in step]))
-    if len(step) == 1:
-        say("bfloat16 does not work on this machine; train in 32 bits.")
+    rows = [[f"{n:,}", *(f"{1000 * seconds:,.1f} ms" for seconds in times.values())] for n, times in losses.items()]
+    answer(table(["embeddings", "SupCon", "ESupCon"], rows))
+    rows = [
+        [
+            name,
+            *(f"{1000 * times[part]:,.1f} ms" for part in ("views", "network", "loss")),
+            f"{times['images_per_second']:,.0f}",
+        ]
+        for name, times in steps.items()
+    ]
+    answer(table([f"{encoder}, batch {batch_size}", "views", "network", "loss", "images/s"], rows))
 
 
-def _read_sizes(text: str, classes: int) -> list[int]:
-    try:
-        sizes = [int(word) for word in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--sizes must be numbers with commas between them, like 256,1024; got {text!r}.") from None
-    if min(sizes) < 2 * classes:
-        raise ValueError(f"--sizes must be at least {2 * classes}, two embeddings of each class; got {min(sizes)}.")
-    return sizes
+def best_seconds(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Return the best time of each candidate, after one round that warms caches.
+
+    Candidates take turns, so that a busy moment of the machine affects all of them.
+    """
+    import torch  # noqa: PLC0415 - slow to import
+
+    best = dict.fromkeys(candidates, float("inf"))
+    for turn in range(rounds + 1):
+        for name, run in candidates.items():
+            started = time.perf_counter()
+            run()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()  # a call returns when its kernels are queued
+            if turn:
+                best[name] = min(best[name], time.perf_counter() - started)
+    return best
 
 
-def _loss_row(one: LossTimes) -> list[str]:
-    def beside(seconds: float | None) -> str:
-        return "–" if seconds is None else f"{_milliseconds(seconds)} ({seconds / one.supcon:.1f}x)"
+def _time_losses(n: int, n_classes: int, device: str) -> dict[str, float]:
+    """Return seconds of a forward and a backward pass over n embeddings of width 128."""
+    import torch  # noqa: PLC0415 - slow to import
 
-    figures: list[Any] = [f"{one.n:,}", _milliseconds(one.supcon), _milliseconds(one.esupcon)]
-    return [*figures, beside(one.dense), beside(one.metric_learning)]
+    from esupcon import functional as F  # noqa: PLC0415
+
+    z = torch.randn(n, 128, device=device, requires_grad=True)
+    prototypes = torch.randn(n_classes, 128, device=device, requires_grad=True)
+    labels = torch.arange(n, device=device) % n_classes
+    candidates: dict[str, Callable[[], object]] = {
+        "supcon": lambda: F.supcon_loss(z, labels).backward(),
+        "esupcon": lambda: F.esupcon_loss(z, labels, prototypes).backward(),
+    }
+    return best_seconds(candidates, 60 if n <= 2048 else 4)
 
 
-def _step_row(one: StepTimes) -> list[str]:
-    parts = [f"{_milliseconds(part)} ({part / one.seconds:.0%})" for part in (one.views, one.network, one.loss)]
-    name = "32 bits" if one.precision == "32" else "bfloat16"
-    return [name, *parts, f"{one.images_per_second:,.0f}"]
+def _time_step(encoder: str, size: int, batch_size: int, n_classes: int, device: str) -> dict[str, dict[str, Any]]:
+    """Return seconds of the parts of one ESupCon step, for each precision that works here."""
+    import torch  # noqa: PLC0415 - slow to import
 
+    from esupcon import functional as F  # noqa: PLC0415
+    from esupcon.data.augment import two_views  # noqa: PLC0415
+    from esupcon.engine.bfloat16 import bfloat16_works  # noqa: PLC0415
+    from esupcon.models import build_network  # noqa: PLC0415
 
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:,.{1 if seconds < 0.1 else 0}f} ms"
+    images = torch.randint(0, 256, (batch_size, 3, size, size), dtype=torch.uint8, device=device)
+    labels = (torch.arange(batch_size, device=device) % n_classes).repeat(2)
+    network = build_network(encoder=encoder, input_shape=(3, size, size), n_classes=n_classes).to(device).train()
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack this form
+    generator = torch.Generator(device=device).manual_seed(0)
+    views = two_views(images, generator, "simclr").contiguous(memory_format=torch.channels_last)
+
+    def embed(precision: str) -> torch.Tensor:
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+            return network.outputs(views, ("embedding",))["embedding"].float()
+
+    z = embed("float32").detach().requires_grad_()
+    gradient = torch.randn_like(z)
+    works = torch.cuda.is_bf16_supported() if device == "cuda" else bfloat16_works()
+    candidates: dict[str, Callable[[], object]] = {
+        "views": lambda: two_views(images, generator, "simclr"),
+        "loss": lambda: F.esupcon_loss(z, labels, network.head.weight).backward(),  # type: ignore[arg-type]
+        "float32": lambda: embed("float32").backward(gradient),
+    }
+    if works:
+        candidates["bfloat16"] = lambda: embed("bfloat16").backward(gradient)
+    best = best_seconds(candidates, _ROUNDS)
+    found = {}
+    for precision in (name for name in candidates if name not in ("views", "loss")):
+        times: dict[str, Any] = {"views": best["views"], "network": best[precision], "loss": best["loss"]}
+        found[precision] = {"precision": precision, **times, "images_per_second": batch_size / sum(times.values())}
+    return found

@@ -1,107 +1,109 @@
-"""Options that several commands share."""
+"""Options that several commands share, and options generated from the fields of pydantic models."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
-_DATA_PANEL = "How the data are read"
+Command = Callable[..., None]
 
 Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="digits, cifar10, cifar100, tiny_imagenet or caltech256; a folder of images by class; a .csv of "
-        "path,label; a .npz; a .parquet.",
+        help="digits, cifar10, cifar100, tiny_imagenet or caltech256; a folder with one folder per class; a .csv with "
+        "columns path,label; a .npz; a .parquet.",
         show_default=False,
     ),
 ]
 Model = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Folder of a trained classifier, or of its run.", show_default=False)
+    Path, typer.Argument(metavar="MODEL", help="Folder of a trained model or of its run.", show_default=False)
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 Plot = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write the reliability diagram: .png, .svg or .pdf.", show_default=False),
 ]
-DataDir = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR",
-        help="Where named sets lie or are downloaded to; else $ESUPCON_DATA, else the cache folder.",
-        rich_help_panel=_DATA_PANEL,
-        show_default=False,
-    ),
-]
-ImageSize = Annotated[
-    int | None,
-    typer.Option(
-        help="Side that images are resized and cropped to.",
-        rich_help_panel=_DATA_PANEL,
-        show_default="by the data",
-    ),
-]
-Channels = Annotated[
-    int | None,
-    typer.Option(help="1 or 3.", rich_help_panel=_DATA_PANEL, show_default="by the data"),
-]
-SplitSeed = Annotated[
-    int | None,
-    typer.Option(
-        help="Seed of the test part, where the data come without one.",
-        rich_help_panel=_DATA_PANEL,
-        show_default="0; as in training",
-    ),
-]
-TestFraction = Annotated[
-    float | None,
-    typer.Option(
-        help="Size of the test part, where the data come without one.",
-        rich_help_panel=_DATA_PANEL,
-        show_default="0.2; as in training",
-    ),
-]
-NPerClass = Annotated[
-    int | None,
-    typer.Option(help="Training images of each class of caltech256.", rich_help_panel=_DATA_PANEL, show_default="60"),
-]
-Layout = Annotated[
-    str | None,
-    typer.Option(
-        help="NHWC or NCHW, for a .npz whose shape leaves it open.", rich_help_panel=_DATA_PANEL, show_default=False
-    ),
-]
-ImageColumn = Annotated[
-    str | None,
-    typer.Option(help="Of a .csv or .parquet.", rich_help_panel=_DATA_PANEL, show_default="found by name"),
-]
-LabelColumn = Annotated[
-    str | None,
-    typer.Option(help="Of a .csv or .parquet.", rich_help_panel=_DATA_PANEL, show_default="found by name"),
-]
-Strict = Annotated[
-    bool,
-    typer.Option("--strict", help="An unreadable file is an error; else it is left out.", rich_help_panel=_DATA_PANEL),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(help="Processes that decode images.", rich_help_panel=_DATA_PANEL, show_default="one a core"),
-]
+Workers = Annotated[int | None, typer.Option(help="Threads that decode images.", show_default="one per core")]
 
 
-def reading(context: typer.Context) -> dict[str, object]:
-    """The options above that were given, by name."""
-    names = (
-        "data_dir",
-        "split_seed",
-        "test_fraction",
-        "n_per_class",
-        "layout",
-        "image_column",
-        "label_column",
-        "workers",
-        "strict",
+def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:
+    """Return a typer option that shows no default unless one is given."""
+    return typer.Option(*names, help=text, rich_help_panel=panel, **{"show_default": False, **more})
+
+
+def takes(
+    model: type[BaseModel],
+    panel: str,
+    *,
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
+    defaults: Mapping[str, str] | None = None,
+) -> Callable[[Command], Command]:
+    """Replace the parameter annotated with `model` by one option per field; pass what the user set as an instance.
+
+    Fields are all of the model, those of `only`, or those not in `without`. `defaults` are texts shown instead of the
+    model's defaults. Values are validated by the model alone.
+    """
+    names = [name for name in only or model.model_fields if name not in without]
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True).parameters
+        target = next(name for name, parameter in own.items() if parameter.annotation is model)
+        kept = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, parameter in own.items() if name != target
+        ]
+        added = [_parameter(name, model.model_fields[name], panel, (defaults or {}).get(name)) for name in names]
+
+        def run(**given: Any) -> None:
+            chosen = {name: given.pop(name) for name in names}
+            command(**given, **{target: model(**{name: value for name, value in chosen.items() if value is not None})})
+
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]  # typer reads it
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*kept, *added]}
+        return run
+
+    return decorate
+
+
+def _parameter(name: str, field: FieldInfo, panel: str, shown: str | None) -> inspect.Parameter:
+    """Return the parameter of an option that leaves everything but its basic type to the model."""
+    kinds = [field.annotation, *get_args(field.annotation)]
+    kind: Any = next((one for one in kinds if one in (bool, int, float)), str)
+    text = field.description or ""
+    choices = [str(value) for one in kinds if get_origin(one) is Literal for value in get_args(one)]
+    if choices and not all(choice in text for choice in choices):
+        text = f"{text}{': ' if text else ''}{', '.join(choices)}"
+    if shown is None and field.default is not None and kind is not bool:
+        shown = str(field.get_default(call_default_factory=True))
+    spelled = f"--{name.replace('_', '-')}"
+    made = option(text, panel, spelled, show_default=shown or False)
+    annotation = Annotated[kind | None, made]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+class DataOptions(BaseModel):
+    """How a source is read; see `esupcon.data.load`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data_dir: str | None = Field(
+        None, description="folder of the named data sets; default: $ESUPCON_DATA, otherwise the cache folder"
     )
-    return {name: context.params[name] for name in names if context.params.get(name) not in (None, False)}
+    image_size: int | None = Field(None, description="side that images are resized and cropped to")
+    channels: int | None = Field(None, description="1 or 3")
+    split_seed: int = Field(0, description="seed of the test part, if the data come without one")
+    test_fraction: float = Field(0.2, description="share of the test part, if the data come without one")
+    n_per_class: int | None = Field(None, description="training images per class of caltech256; default: 60")
+    layout: str | None = Field(None, description="NHWC or NCHW, for a .npz whose shape is ambiguous")
+    image_column: str | None = Field(None, description="column of a .csv or .parquet; default: found by its name")
+    label_column: str | None = Field(None, description="column of a .csv or .parquet; default: found by its name")
+    strict: bool = Field(False, description="fail on unreadable files; default: skip them")
+    workers: int | None = Field(None, description="threads that decode images; default: one per core")

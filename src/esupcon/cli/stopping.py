@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM while training: the first asks the run to save and stop, the second does not wait."""
+"""Exit codes, Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -9,66 +10,92 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from esupcon.cli import exit_codes
+PARTIAL, MISTAKE, INTERRUPTED, TERMINATED = 1, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM
+#: What each exit code means.
+EXIT_CODES = {
+    0: "done",
+    PARTIAL: "partly done: some runs failed or some files could not be read; each is named on standard error",
+    MISTAKE: "an error that the caller can correct, described in one line on standard error; or all runs failed",
+    INTERRUPTED: "stopped by Ctrl-C; a training run saves a checkpoint, and the same command continues it",
+    TERMINATED: "stopped by SIGTERM; otherwise the same as Ctrl-C",
+}
+GRACE_SECONDS = 2.0
 
 
-class Terminated(BaseException):
-    """SIGTERM, as KeyboardInterrupt is for SIGINT."""
+class Stopped(BaseException):
+    """A signal asked the command to end. Not an Exception, so that no handler swallows it."""
+
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number
 
 
-class Interrupted(BaseException):
-    """SIGINT, under a name that the command-line library does not turn into a silent exit."""
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)
+
+
+def _replaceable(number: int) -> bool:
+    """Return whether this process handles the signal. One that the caller ignores stays ignored (nohup, background)."""
+    in_main = threading.current_thread() is threading.main_thread()  # Python sets handlers from there only
+    return in_main and signal.getsignal(number) is not signal.SIG_IGN
 
 
 @contextmanager
-def interruptions_are_ours() -> Iterator[None]:
-    """Ctrl-C raises `Interrupted`, unless it is being ignored, as in a job in the background."""
-    ours = threading.current_thread() is threading.main_thread()
-    ours = ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if ours:
-        signal.signal(signal.SIGINT, _interrupt)
+def signals_raise() -> Iterator[None]:
+    """Raise `Stopped` on Ctrl-C and SIGTERM; afterwards restore the handlers."""
+    before = {n: signal.signal(n, _stop) for n in (signal.SIGINT, signal.SIGTERM) if _replaceable(n)}
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise Interrupted
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Stopper:
-    """Asked after every step of training whether to stop. Before the first question there is nothing to save, so
-    a signal then ends the command at once; so does a second signal at any time."""
+    """Let training stop between two steps: passed as `should_stop`, which training calls after every step.
+
+    The first signal is only recorded, and training saves and stops at the next call. If no call follows within
+    `GRACE_SECONDS` (before the first step, while measuring, while saving), or if a second signal arrives, `Stopped` is
+    raised.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self._was_asked = False
+        self._in_training = False
+        self._timer: threading.Timer | None = None
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
-        self._was_asked = True
+        self._in_training = True
+        if self.signal is not None:
+            self._cancel()
         return self.signal is not None
 
     @property
     def exit_code(self) -> int:
-        return exit_codes.TERMINATED if self.signal == signal.SIGTERM else exit_codes.INTERRUPTED
+        return 128 + (self.signal or 0)
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python sets handlers from there alone
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._receive)
+        self._before = {n: signal.signal(n, self._receive) for n in (signal.SIGINT, signal.SIGTERM) if _replaceable(n)}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._cancel()
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if kind is None and self.signal is not None:  # it arrived too late to stop anything, and is still obeyed
+            raise Stopped(self.signal)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         again = self.signal is not None
         self.signal = number
-        if again or not self._was_asked:
-            raise Terminated if number == signal.SIGTERM else Interrupted
+        if again or not self._in_training:
+            raise Stopped(number)
+        self._timer = threading.Timer(GRACE_SECONDS, os.kill, (os.getpid(), number))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,366 @@
+"""Commands for many runs: reproduce, status, report, demo."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from esupcon._console import count, duration, percent, progress_bar, usable_cores
+from esupcon._io import write_bytes
+from esupcon.cli import options
+from esupcon.cli.options import option
+from esupcon.cli.output import answer, answer_json, complain, note, table
+from esupcon.cli.stopping import MISTAKE, PARTIAL, Stopped, Stopper
+from esupcon.experiments.cost import Probe, first_stages_kept
+from esupcon.experiments.grid import Standing, name_of
+from esupcon.experiments.local import LocalExecutor
+from esupcon.experiments.plan import Choice, Plan, make_plan, read_field, read_seeds
+from esupcon.experiments.profile import read_profile
+from esupcon.experiments.reproduce import Request
+from esupcon.experiments.reproduce import reproduce as compute
+from esupcon.experiments.spec import Row
+from esupcon.experiments.status import TableStatus, status_of
+from esupcon.experiments.store import Store
+from esupcon.experiments.table import shipped
+from esupcon.methods import METHODS
+
+if TYPE_CHECKING:
+    from esupcon.experiments.executor import Executor
+
+_WHAT, _WHERE = "What to run", "Where to run"
+_MAX_ROWS = 40
+_DEMO = ("demo", "smoke")  # table and profile
+_DEMO_OVERRIDES: dict[str, Any] = {}  # tests make the demo shorter
+
+
+def reproduce(
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE...", help=f"{', '.join(shipped('tables'))}, or your own table file.", show_default=False
+        ),
+    ],
+    store: Annotated[
+        Path, option("Folder of the runs; the same command continues.", _WHERE, metavar="DIR", show_default=True)
+    ] = Path("runs/store"),
+    profile: Annotated[
+        str, option(f"{', '.join(shipped('profiles'))}, or your own profile file.", _WHAT, show_default=True)
+    ] = "cpu",
+    dataset: Annotated[list[str] | None, option("Only these data sets: cifar10,cifar100.", _WHAT)] = None,
+    setting: Annotated[
+        list[str] | None, option("Only the column with this setting: N=2K. May be repeated.", _WHAT)
+    ] = None,
+    method: Annotated[list[str] | None, option("Only these methods: ce,esupcon.", _WHAT)] = None,
+    seeds: Annotated[str | None, option("Number of seeds (3), or which (0,4,7).", _WHAT)] = None,
+    overrides: Annotated[
+        list[str] | None, option("Change a setting of every run: epochs=10. May be repeated.", _WHAT, "--set")
+    ] = None,
+    workers: Annotated[int | None, option("Number of runs at once.", _WHERE, show_default="one per core")] = None,
+    ray: Annotated[str | None, option("Run on a Ray cluster: its address, or local.", _WHERE)] = None,
+    cpus: Annotated[float, option("CPUs per run on Ray.", _WHERE, show_default=True)] = 1.0,
+    gpus: Annotated[float, option("GPUs per run on Ray.", _WHERE, show_default=True)] = 0.0,
+    data_dir: Annotated[
+        str | None,
+        option(
+            "Folder of the named data sets; default: $ESUPCON_DATA, otherwise the cache folder.", _WHERE, metavar="DIR"
+        ),
+    ] = None,
+    keep_models: Annotated[bool, option("Also keep every trained model.", _WHERE, "--keep-models")] = False,
+    dry_run: Annotated[bool, option("List the runs and exit.", None, "--dry-run")] = False,
+    estimate: Annotated[bool, option("With --dry-run: time of each run on this machine.", None, "--estimate")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Compute the runs of a table of the paper, or of your own table.
+
+    Finished runs are skipped and started ones continue from their checkpoint. Several commands may share a store.
+    """
+    choice = Choice(
+        datasets=_split(dataset),
+        settings=tuple(setting or ()),
+        methods=_split(method),
+        seeds=read_seeds(seeds) if seeds else (),
+        fields=dict(read_field(text) for text in overrides or ()),
+    )
+    scale = read_profile(profile)
+    plans = tuple(make_plan(name, scale, choice) for name in tables)
+    if dry_run or estimate:
+        _list(plans, Store(store), estimate, workers, as_json)
+        return
+    state = _run(plans, Store(store), _executor(workers, ray, cpus, gpus), data_dir=data_dir, keep_models=keep_models)
+    accuracies = {key: Store(store).read(key).accuracy for key in state.done_keys}
+    if as_json:
+        runs = [
+            {**row.as_dict(), "accuracy": accuracies.get(key), "error": state.failed.get(key)}
+            for key, row in state.rows.items()
+        ]
+        answer_json({"store": str(store), "runs": runs})
+    else:
+        answer(_means(state.rows.values(), accuracies))
+        for reason, n in Counter(state.failed.values()).items():
+            first = next(key for key, error in state.failed.items() if error == reason)
+            complain(f"failed: {name_of(state.rows[first])}{f' and {n - 1} more' if n > 1 else ''}: {reason}")
+        answer(
+            f"{state.n_done} of {count(len(state.rows), 'run')} are in {store}.\n"
+            f"Next:  {shlex.join(['esupcon', 'report', str(store), '--out', 'report.html'])}"
+        )
+    if state.failed:
+        raise typer.Exit(PARTIAL if state.n_done else MISTAKE)
+
+
+def _split(given: list[str] | None) -> tuple[str, ...]:
+    """Return values that were given one by one or separated by commas."""
+    return tuple(part.strip() for text in given or () for part in text.split(",") if part.strip())
+
+
+def _executor(workers: int | None, ray: str | None, cpus: float, gpus: float) -> Executor:
+    if ray is not None:
+        from esupcon.experiments.on_ray import RayExecutor  # noqa: PLC0415 - an extra, and slow to import
+
+        return RayExecutor(ray, cpus=cpus, gpus=gpus)
+    import torch  # noqa: PLC0415 - slow to import
+
+    return LocalExecutor(workers, n_gpus=torch.cuda.device_count())
+
+
+def _run(
+    plans: tuple[Plan, ...], store: Store, executor: Executor, *, data_dir: str | None = None, keep_models: bool
+) -> Standing:
+    """Compute what is missing, with a line per finished run. Exit if a signal asks for it."""
+    command = ["esupcon", *sys.argv[1:]]
+    request = Request(plans, store, data_dir, keep_models, command)
+    shown = 0
+    stopper = Stopper()
+    try:
+        with stopper, progress_bar("runs", len({row.key for row in request.rows})) as advance:
+
+            def watch(state: Standing) -> None:
+                nonlocal shown
+                if not shown and state.stored:
+                    note(f"{len(state.stored)} of {count(len(state.rows), 'run')} are already stored.")
+                for key in state.finished[max(0, shown - len(state.stored)) :]:
+                    number = len(state.stored) + state.finished.index(key) + 1
+                    accuracy = percent(store.read(key).accuracy)
+                    note(f"{number}/{len(state.rows)}  {name_of(state.rows[key])}: {accuracy}")
+                advance(state.n_done - shown)
+                shown = state.n_done
+
+            local = isinstance(executor, LocalExecutor)
+            state = compute(request, executor, data_are_here=local, should_stop=stopper, watch=watch, say=note)
+            watch(state)
+    except Stopped:
+        if stopper.signal is None:
+            raise
+        complain(f"stopped with {shown} runs done. To continue: {shlex.join(command)}")
+        raise typer.Exit(stopper.exit_code) from None
+    return state
+
+
+def _means(rows: Iterable[Row], accuracies: dict[str, float | None]) -> Table:
+    """Return a table of mean test accuracies: a row per data set and setting, a column per method."""
+    cells: dict[str, dict[str, list[float]]] = {}
+    methods: dict[str, None] = {}
+    for row in rows:
+        methods[row.method] = None
+        accuracy = accuracies.get(row.key)
+        line = cells.setdefault(f"{row.dataset} {row.setting}", {})
+        if accuracy is not None:
+            line.setdefault(row.method, []).append(accuracy)
+    body = [[name, *(_spread(line.get(method, ())) for method in methods)] for name, line in cells.items()]
+    made = table(["", *(METHODS[method].title for method in methods)], body)
+    made.title, made.title_justify = "Test accuracy, %", "left"
+    return made
+
+
+def _spread(shares: Sequence[float]) -> str:
+    """Return shares as ``74.1 ± 0.4 (n=3)``, in per cent; a single value has no deviation."""
+    if not shares:
+        return "–"
+    deviation = f" ± {100 * statistics.stdev(shares):.1f}" if len(shares) > 1 else ""
+    return f"{100 * statistics.fmean(shares):.1f}{deviation} (n={len(shares)})"
+
+
+def _list(plans: tuple[Plan, ...], store: Store, estimate: bool, workers: int | None, as_json: bool) -> None:
+    slots = workers or usable_cores()
+    probe = Probe(max(1, usable_cores() // slots)) if estimate else None
+    entries = []
+    for plan in plans:
+        kept = first_stages_kept([row.spec for row in plan.rows])
+        for row, is_kept in zip(plan.rows, kept, strict=True):
+            entry = {**row.as_dict(), "stored": store.is_done(row.key)}
+            if probe is not None:
+                shares = is_kept and plan.table.measure != "cost"
+                entry["estimated_seconds"] = probe.seconds(row.spec, first_stage_is_kept=shares)
+            entries.append(entry)
+    if as_json:
+        answer_json(entries)
+        return
+    columns = ["key", "table", "dataset", "setting", "method", "seed", "paper, %", *(["time"] if estimate else [])]
+    answer(table(columns, [_listed(entry, estimate) for entry in entries[:_MAX_ROWS]]))
+    if len(entries) > _MAX_ROWS:
+        note(f"and {len(entries) - _MAX_ROWS} more; --json lists all of them.")
+    distinct = {entry["key"]: entry for entry in entries}
+    line = f"{count(len(distinct), 'run')}, {sum(entry['stored'] for entry in distinct.values())} of them stored."
+    if estimate:
+        costs = [entry["estimated_seconds"] for entry in distinct.values() if not entry["stored"]]
+        known = [seconds for seconds in costs if seconds is not None]
+        line += f" The rest takes about {duration(sum(known) / slots)} here with {slots} at once"
+        line += f", plus {len(costs) - len(known)} on data of unknown size." if len(known) < len(costs) else "."
+    note(line)
+
+
+def _listed(entry: dict[str, Any], estimate: bool) -> list[str]:
+    paper = entry["paper_accuracy"]
+    cells = [str(entry[name]) for name in ("key", "table", "dataset", "setting", "method", "seed")]
+    cells.append("–" if paper is None else f"{paper:.2f}")
+    if estimate:
+        seconds = entry["estimated_seconds"]
+        cells.append("done" if entry["stored"] else "unknown" if seconds is None else duration(seconds))
+    return cells
+
+
+def status(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the runs.")] = Path("runs/store"),
+    as_json: options.Json = False,
+) -> None:
+    """Show which runs of a store are done, running, failed or open, and how long the rest takes."""
+    _require(store)
+    found = status_of(Store(store))
+    if as_json:
+        answer_json([one.as_dict() for one in found])
+        return
+    columns = ["table", "profile", "done", "running", "failed", "open", "time left, one at a time"]
+    answer(table(columns, [_status_row(one) for one in found]))
+    for one in found:
+        for reason, n in Counter(one.errors.values()).items():
+            complain(f"{one.table}: {n} failed: {reason}")
+        for line in one.damaged:
+            complain(f"{one.table}: {line}")
+
+
+def _status_row(one: TableStatus) -> list[str]:
+    counts: dict[str, Any] = one.counts
+    left = "–" if one.n_left == 0 else "unknown" if one.seconds_left is None else f"about {duration(one.seconds_left)}"
+    done, waiting = f"{counts['done']} of {one.n_runs}", str(counts["open"] + counts["begun"])
+    return [one.table, one.profile, done, str(counts["running"]), str(counts["failed"]), waiting, left]
+
+
+def _require(store: Path) -> None:
+    if not store.exists():
+        raise ValueError(
+            f"there is no store {store}. Pass a folder that esupcon reproduce or esupcon demo has written."
+        )
+
+
+def report(
+    store: Annotated[
+        Path, typer.Argument(metavar="STORE", help="Folder that esupcon reproduce has written.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None,
+        option(
+            "Output file: .html, .md, .csv or .tex. Without it, all but HTML go to standard output.", metavar="FILE"
+        ),
+    ] = None,
+    output_format: Annotated[
+        str | None,
+        option(
+            "html, markdown, csv or latex.", None, "--format", show_default="by the ending of --out, otherwise html"
+        ),
+    ] = None,
+    tables: Annotated[
+        list[str] | None,
+        option("Only this table. May be repeated.", None, "--table", metavar="NAME", show_default="all"),
+    ] = None,
+) -> None:
+    """Write the results of a store: tables, figures and findings, on one page that works offline.
+
+    Nothing is trained. Runs that cannot be read are left out and named in the report and on standard error.
+    """
+    from esupcon.report.build import FORMATS, encoded, format_of, render  # noqa: PLC0415 - slow to import
+    from esupcon.report.content import read_content  # noqa: PLC0415
+
+    _require(store)
+    chosen = next((known for known in FORMATS if known == output_format), None)
+    if output_format is not None and chosen is None:
+        raise ValueError(f"--format must be one of {', '.join(FORMATS)}; got {output_format!r}.")
+    wanted = chosen or ("html" if out is None else format_of(out))
+    if out is None and wanted == "html":
+        raise ValueError("HTML needs a file: pass --out report.html, or --format markdown for standard output.")
+    content = read_content(store, tables or (), shlex.join(["esupcon", *sys.argv[1:]]))
+    for line in content.collected.complaints:
+        complain(line)
+    text = encoded(render(content, wanted))
+    if out is None:
+        sys.stdout.write(text.decode())
+    else:
+        write_bytes(out, text)
+        note(f"{content.completeness} The report is in {out}.")
+    if content.collected.complaints:
+        raise typer.Exit(PARTIAL)
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the runs and the report; the same command continues.")
+    ] = Path("runs/demo"),
+    as_json: options.Json = False,
+) -> None:
+    """Run a demo: few digits, a fifth of them mislabelled, three methods, three seeds, a report."""
+    from esupcon.report.build import write_report  # noqa: PLC0415 - slow to import
+
+    started = time.monotonic()
+    plan = make_plan(_DEMO[0], read_profile(_DEMO[1]), Choice(fields=_DEMO_OVERRIDES))
+    first = plan.rows[0].spec
+    methods = list(dict.fromkeys(row.method for row in plan.rows))
+    note(
+        f"{first.n_train} handwritten digits, {100 * (first.noise_rate or 0):.0f} % of their labels wrong; "
+        f"{len(methods)} methods x {len(plan.rows) // len(methods)} seeds, equal settings except the method."
+    )
+    store = Store(out)
+    state = _run((plan,), store, LocalExecutor(), keep_models=True)
+    if state.failed:
+        raise ValueError(f"{len(state.failed)} of the runs failed: {next(iter(state.failed.values()))}")
+    written = write_report(out, out / "report.html", command=shlex.join(["esupcon", *sys.argv[1:]]))
+    tests = {row.key: store.read(row.key).result["metrics"]["test"] for row in plan.rows}
+    lines = []
+    for method in methods:
+        rows = [row for row in plan.rows if row.method == method]
+        base = {row.seed: tests[row.key]["accuracy"] for row in plan.rows if row.method == "ce"}
+        gains = [tests[row.key]["accuracy"] - base[row.seed] for row in rows]
+        lines.append(
+            {
+                "method": method,
+                "n_test": tests[rows[0].key]["n"],
+                "accuracies": [tests[row.key]["accuracy"] for row in rows],
+                "gains_over_ce": gains,
+                "eces": [tests[row.key]["ece"] for row in rows],
+            }
+        )
+    if as_json:
+        answer_json({"settings": first.model_dump(), "report": str(written), "lines": lines})
+        return
+    answer(f"On {lines[0]['n_test']:,} test digits with correct labels, mean ± standard deviation over seeds:")
+    answer(table(["method", "accuracy, %", "gain over CE", "ECE, %"], [_demo_row(line) for line in lines]))
+    note(f"{time.monotonic() - started:.0f} s. {plan.table.notes[0]}")
+    last = next(row.key for row in plan.rows if row.method == methods[-1])
+    answer(
+        f"Report:  {written.absolute()}\n"
+        f"Next:    esupcon evaluate {store.run_folder(last)} digits\n"
+        "         esupcon train YOUR_IMAGES --out runs/first\n"
+        "         esupcon methods"
+    )
+
+
+def _demo_row(line: dict[str, Any]) -> list[str]:
+    gains = [100 * gain for gain in line["gains_over_ce"]]
+    gain = "" if line["method"] == "ce" else f"{statistics.fmean(gains):+.1f} ± {statistics.stdev(gains):.1f}"
+    return [METHODS[line["method"]].title, _spread(line["accuracies"]), gain, _spread(line["eces"])]

@@ -1,0 +1,338 @@
+"""Commands for one model: train, evaluate, calibrate, predict, export."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from esupcon._console import percent, printable
+from esupcon.cli import options
+from esupcon.cli.options import DataOptions, option, takes
+from esupcon.cli.output import INTERVALS, answer, answer_json, classes_table, complain, figures_table, note, table
+from esupcon.cli.stopping import PARTIAL, Stopped, Stopper
+from esupcon.engine.spec import TrainSpec
+from esupcon.methods import METHODS
+
+if TYPE_CHECKING:
+    from esupcon.pipeline.predict import Prediction
+
+_SETTINGS, _SCENARIO, _RUN, _READING = "Training settings", "Harder settings", "Run", "Reading data"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that starts like this for a formula
+_as_trained = takes(
+    DataOptions,
+    _READING,
+    without=("image_size", "channels"),
+    defaults={"split_seed": "as in training", "test_fraction": "as in training"},
+)
+
+
+@takes(TrainSpec, _SETTINGS, defaults={"epochs": "chosen from the number of images"})
+@takes(DataOptions, _READING)
+def train(
+    data: options.Data,
+    settings: TrainSpec,
+    reading: DataOptions,
+    out: Annotated[Path, option("Folder of the run.", metavar="DIR")],
+    n_train: Annotated[
+        int | None, option("Number of training samples, including the held-out part.", _SCENARIO)
+    ] = None,
+    imbalance_rate: Annotated[float | None, option("Keep this share of half of the classes.", _SCENARIO)] = None,
+    noise_rate: Annotated[float | None, option("Share of training labels to make wrong.", _SCENARIO)] = None,
+    noise_kind: Annotated[str, option("shuffle, symmetric or pair.", _SCENARIO, show_default=True)] = "shuffle",
+    validation_fraction: Annotated[
+        float,
+        option("Share of the training data held out to monitor training and to calibrate.", _RUN, show_default=True),
+    ] = 0.1,
+    devices: Annotated[int, option("Number of processes or accelerators.", _RUN, show_default=True)] = 1,
+    accelerator: Annotated[str, option("auto, cpu, cuda or mps.", _RUN, show_default=True)] = "auto",
+    checkpoint_seconds: Annotated[float, option("Time between checkpoints.", _RUN, show_default=True)] = 60.0,
+    overwrite: Annotated[
+        bool, option("Remove an earlier run from the folder and start again.", _RUN, "--overwrite")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train a classifier on labelled images.
+
+    The same command continues a run that was stopped or killed, and shows the result of a finished one.
+    """
+    check_before_reading(settings.encoder, out, accelerator, devices)
+    from esupcon.data.scenarios import Scenario  # noqa: PLC0415 - slow to import
+    from esupcon.engine import TrainingInterrupted  # noqa: PLC0415
+    from esupcon.pipeline.prepare import DataOptions as Reading  # noqa: PLC0415
+    from esupcon.pipeline.provenance import is_first_process  # noqa: PLC0415
+    from esupcon.pipeline.training import train as run  # noqa: PLC0415
+
+    scenario = Scenario(n_train, imbalance_rate, noise_rate, noise_kind, seed=settings.seed)  # type: ignore[arg-type]
+    stopper = Stopper()
+    try:
+        with stopper:
+            result = run(
+                data,
+                settings,
+                out=out,
+                scenario=scenario,
+                data=Reading(**reading.model_dump()),
+                validation_fraction=validation_fraction,
+                choose_epochs="epochs" not in settings.model_fields_set,
+                devices=devices,
+                accelerator=accelerator,
+                overwrite=overwrite,
+                checkpoint_seconds=checkpoint_seconds,
+                should_stop=stopper,
+                log=note,
+            )
+    except (TrainingInterrupted, Stopped):
+        if not (out / "checkpoint.json").exists() and not (out / "result.json").exists():
+            raise
+        again = shlex.join(["esupcon", *(word for word in sys.argv[1:] if word != "--overwrite")])
+        complain(f"stopped; the run is saved in {out}. To continue: {again}")
+        raise typer.Exit(stopper.exit_code) from None
+    if not is_first_process():
+        return
+    if as_json:
+        answer_json({"out": str(out), "already_finished": result.already_finished, **result.as_dict()})
+        return
+    if result.already_finished:
+        note(f"{out} holds this run, already finished; nothing was trained. --overwrite trains it again.")
+    for part, name in (("test", "test"), ("held_out", "held-out")):
+        figures = result.outcome["metrics"][part]
+        if figures is not None:
+            title = METHODS[settings.method].title
+            answer(f"{title} on {result.outcome['data']['name']}: {figures['n']:,} {name} samples")
+            answer(figures_table([("value", figures)]))
+            note(INTERVALS)
+            break
+    answer(f"Model:  {result.model}\nNext:   {shlex.join(['esupcon', 'evaluate', str(result.model), data])}")
+
+
+def check_before_reading(encoder: str, out: Path, accelerator: str, devices: int) -> None:
+    """Raise ValueError for mistakes that must not wait until all images are read."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out must be a folder; {out} is a file.")
+    if devices < 1:
+        raise ValueError(f"--devices must be at least 1; got {devices}.")
+    import torch  # noqa: PLC0415 - slow to import
+
+    from esupcon.models import build_encoder  # noqa: PLC0415
+
+    available = {"auto": True, "cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if accelerator not in available:
+        raise ValueError(f"--accelerator must be one of {', '.join(available)}; got {accelerator!r}.")
+    if not available[accelerator]:
+        raise ValueError(f"--accelerator {accelerator} is not available here. Pass --accelerator cpu.")
+    if encoder not in ("auto", "identity"):
+        with torch.device("meta"):  # checks the name without allocating weights
+            build_encoder(encoder, input_shape=(3, 64, 64))
+
+
+@_as_trained
+def evaluate(
+    model: options.Model,
+    data: options.Data,
+    reading: DataOptions,
+    part: Annotated[
+        str,
+        typer.Option(
+            help="test, train or all. auto: the test part if the data have one or the model was trained on them, "
+            "otherwise all."
+        ),
+    ] = "auto",
+    plot: options.Plot = None,
+    as_json: options.Json = False,
+) -> None:
+    """Measure a classifier on labelled images: accuracy, results per class, calibration.
+
+    Classes are matched by name. After `esupcon calibrate` the results before and after calibration are shown.
+    """
+    from esupcon.pipeline.evaluate import evaluate as run  # noqa: PLC0415 - slow to import
+
+    found = run(model, data, part=part, reading=_given(reading), plot=plot, log=note)  # type: ignore[arg-type]
+    if as_json:
+        answer_json(found.as_dict())
+        return
+    sides = [("value", found.before)]
+    if found.after is not None:
+        sides = [("before calibration", found.before), (f"T = {found.after['temperature']:.3g}", found.after)]
+    where = "all" if found.part == "all" else f"the {found.part} part"
+    answer(f"{found.model} on {where} of {found.data}: {found.before['n']:,} samples")
+    answer(figures_table(sides))
+    answer(classes_table(found.after or found.before))
+    note(INTERVALS)
+    if found.classes_without_samples:
+        note(f"No samples of {len(found.classes_without_samples)} of the model's classes.")
+    if found.after is None:
+        note(f"Not calibrated yet. To calibrate: {shlex.join(['esupcon', 'calibrate', str(model), data])}")
+    if plot is not None:
+        note(f"The reliability diagram is in {plot}.")
+
+
+@_as_trained
+def calibrate(
+    model: options.Model,
+    data: options.Data,
+    reading: DataOptions,
+    on: Annotated[
+        str,
+        typer.Option(
+            help="Part to fit the temperature on: held-out (from training), train, test (a fifth of it) or all. "
+            "auto: held-out for the data the model was trained on, otherwise train."
+        ),
+    ] = "auto",
+    plot: options.Plot = None,
+    as_json: options.Json = False,
+) -> None:
+    """Fit the temperature that makes probabilities agree with accuracy, and store it in the model.
+
+    `esupcon predict` and `predict_proba` use it from then on. Predicted labels do not change.
+    """
+    from esupcon.pipeline.evaluate import calibrate as run  # noqa: PLC0415 - slow to import
+
+    found = run(model, data, on=on, reading=_given(reading), plot=plot, log=note)  # type: ignore[arg-type]
+    if as_json:
+        answer_json(found.as_dict())
+        return
+    report = found.report
+    intervals = (report.ece_before_interval, report.ece_after_interval)
+    rows = [
+        ["ECE", *(f"{percent(one.value)} ({100 * one.low:.1f} to {100 * one.high:.1f})" for one in intervals)],
+        ["NLL", f"{report.nll_before:.3f}", f"{report.nll_after:.3f}"],
+    ]
+    answer(f"{found.model}, measured on {found.measured_on}: {report.n_evaluation:,} samples")
+    answer(table(["", "before, T = 1", f"after, T = {report.temperature:.3g}"], rows))
+    note(INTERVALS)
+    note(f"T was fitted on {found.fitted_on} ({report.n_calibration:,} samples) and is stored in {found.model}.")
+    if plot is not None:
+        note(f"The reliability diagram is in {plot}.")
+
+
+def _given(reading: DataOptions) -> dict[str, Any]:
+    return reading.model_dump(exclude_unset=True)
+
+
+def predict(
+    model: options.Model,
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IMAGES...",
+            help="Image files and folders of them; - reads paths from standard input, one per line.",
+            show_default=False,
+        ),
+    ],
+    top_k: Annotated[int, typer.Option(min=1, help="Number of classes per image, most probable first.")] = 1,
+    output_format: Annotated[str, typer.Option("--format", help="csv or jsonl (JSON lines).")] = "csv",
+    workers: options.Workers = None,
+) -> None:
+    """Predict labels and probabilities of image files.
+
+    Probabilities are calibrated if the model is. Files that cannot be read are named on standard error and skipped, and
+    the exit code is 1. In CSV, a name that a spreadsheet would take for a formula gets a leading ' (a path gets ./);
+    on a terminal, control characters in names are replaced. JSON lines hold every name unchanged.
+    """
+    if output_format not in ("csv", "jsonl"):
+        raise ValueError(f"--format must be csv or jsonl; got {output_format!r}.")
+    from esupcon.pipeline.predict import predict_files  # noqa: PLC0415 - slow to import
+    from esupcon.pipeline.trained import load_trained  # noqa: PLC0415
+
+    skipped = 0
+
+    def unreadable(path: str, reason: str) -> None:
+        nonlocal skipped
+        skipped += 1
+        complain(f"skipped: {path} ({reason})")
+
+    trained = load_trained(model)
+    if top_k > len(trained.classes):
+        complain(f"--top-k {top_k}: the model has {len(trained.classes)} classes; showing all of them.")
+        top_k = len(trained.classes)
+    if hasattr(sys.stdout, "reconfigure"):  # file names need not be valid text; write back the bytes that were read
+        sys.stdout.reconfigure(errors="surrogateescape")
+    found = predict_files(trained, _paths(images), top_k=top_k, unreadable=unreadable, workers=workers)
+    n_predicted = (_write_csv if output_format == "csv" else _write_json_lines)(found, top_k)
+    if skipped:
+        complain(f"{skipped:,} could not be read, {n_predicted:,} predicted.")
+        raise typer.Exit(PARTIAL)
+
+
+def _paths(words: Iterable[str]) -> Iterator[str]:
+    for word in words:
+        if word != "-":
+            yield word
+            continue
+        for line in sys.stdin.buffer:
+            name = os.fsdecode(line.rstrip(b"\r\n"))
+            if name:
+                yield name
+
+
+def _write_csv(found: Iterable[Prediction], top_k: int) -> int:
+    shown = printable if sys.stdout.isatty() else str
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    ranks = ["" if k == 1 else f"_{k}" for k in range(1, top_k + 1)]
+    writer.writerow(["path", *(f"{name}{rank}" for rank in ranks for name in ("label", "probability"))])
+    n_written = 0
+    for one in found:
+        row = [f"./{one.path}" if one.path.startswith(_FORMULA) else one.path]
+        for label, probability in one.ranked:
+            row += [f"'{label}" if label.startswith(_FORMULA) else label, f"{probability:.6f}"]
+        writer.writerow([shown(cell) for cell in row])
+        n_written += 1
+    return n_written
+
+
+def _write_json_lines(found: Iterable[Prediction], top_k: int) -> int:
+    n_written = 0
+    for one in found:
+        label, probability = one.ranked[0]
+        value: dict[str, object] = {"path": one.path, "label": label, "probability": probability}
+        if top_k > 1:
+            value["top"] = [{"label": name, "probability": p} for name, p in one.ranked]
+        print(json.dumps(value))  # JSON escapes control characters itself
+        n_written += 1
+    return n_written
+
+
+def export(
+    model: options.Model,
+    out: Annotated[Path, option("Ends in .onnx or .pt2; overwritten if it exists.", metavar="FILE")],
+    output_format: Annotated[
+        str, typer.Option("--format", help="onnx for ONNX Runtime, torch for torch.export.load.")
+    ] = "onnx",
+    opset: Annotated[int | None, typer.Option(help="ONNX opset.", show_default="18")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write a classifier as one file that runs without esupcon.
+
+    The input is a batch of uint8 images (n, C, H, W), or of float32 rows of a table. Preprocessing and calibration are
+    part of the file; the classes are in its metadata. The file is compared with the model before it is kept.
+    """
+    if output_format not in ("onnx", "torch"):
+        raise ValueError(f"--format must be onnx or torch; got {output_format!r}.")
+    if opset is not None and output_format != "onnx":
+        raise ValueError("--opset applies to --format onnx only. Omit it.")
+    from esupcon.artifact import load_artifact  # noqa: PLC0415 - slow to import
+    from esupcon.export import DEFAULT_OPSET, write_onnx, write_torch  # noqa: PLC0415
+    from esupcon.pipeline.trained import MODEL_FOLDER  # noqa: PLC0415
+
+    of_run = (model / MODEL_FOLDER).is_dir() and not (model / "config.json").exists()
+    classifier = load_artifact(model / MODEL_FOLDER if of_run else model)
+    if output_format == "onnx":
+        exported = write_onnx(classifier, out, opset=DEFAULT_OPSET if opset is None else opset)
+    else:
+        exported = write_torch(classifier, out)
+    if as_json:
+        answer_json({"format": output_format, **exported.as_dict()})
+    else:
+        answer(f"{exported.path}: {exported.n_bytes:,} bytes, {classifier.config.n_classes} classes")
+        if exported.difference is not None:
+            answer(f"largest difference from the model: {exported.difference:.1e} on {exported.n_checked} inputs")
+    if exported.difference is None:
+        complain('the file was not checked: onnxruntime is missing. Install it with: pip install "esupcon[onnx]"')

@@ -1,0 +1,243 @@
+"""Help, errors, exit codes, signals, and the commands methods and bench."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from esupcon import __version__
+from esupcon.cli import app, as_typed, is_mistake, one_line
+from esupcon.cli.bench import best_seconds
+from esupcon.cli.stopping import EXIT_CODES, Stopped, Stopper, signals_raise
+from esupcon.methods import METHODS
+
+COMMANDS = ["train", "evaluate", "predict", "calibrate", "export"]
+COMMANDS += ["demo", "reproduce", "status", "report", "bench", "methods"]
+SMALL = ("--sizes", "40,60", "--classes", "5", "--encoder", "mlp-16x1", "--image-size", "8", "--batch-size", "20")
+
+
+def test_every_command_has_an_example(esupcon) -> None:
+    printed = esupcon("--help")
+    assert printed.code == 0
+    assert [command.callback.__name__ for command in app.registered_commands if command.callback] == COMMANDS
+    for command in COMMANDS:
+        assert command in printed.out
+        shown = esupcon(command, "--help")
+        assert shown.code == 0
+        assert f"Example: esupcon {command}" in " ".join(shown.out.split())
+
+
+def test_no_arguments_show_help(esupcon) -> None:
+    printed = esupcon()
+    assert printed.code == 2
+    assert "Usage: esupcon" in printed.out + printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("trian",), "No such command 'trian'"),
+        (("train",), "Missing argument 'DATA'. See esupcon train --help."),
+        (("train", "digits"), "Missing option '--out'"),
+        (("train", "digits", "--out", "x", "--epoch", "3"), "No such option: --epoch"),
+        (("methods", "--colour"), "No such option"),
+        (("bench", "--sizes", "9"), "--sizes must be at least 20, two embeddings per class; got 9."),
+        (("bench", "--sizes", "1,x"), "--sizes must be numbers separated by commas"),
+        (("bench", "--batch-size", "5"), "--batch-size must be at least 10, one image per class; got 5."),
+        (("status", "/nowhere"), "there is no store /nowhere. Pass a folder that esupcon reproduce"),
+    ],
+)
+def test_usage_errors_are_one_line(esupcon, words: tuple[str, ...], complaint: str) -> None:
+    printed = esupcon(*words)
+    assert printed.code == 2
+    assert printed.err.startswith("esupcon: ")
+    assert printed.err.count("\n") == 1
+    assert complaint in printed.err
+
+
+def test_methods(esupcon) -> None:
+    printed = esupcon("methods")
+    assert all(key in printed.out for key in METHODS)
+    assert [one["key"] for one in esupcon("methods", "--json").json] == list(METHODS)
+
+
+def test_help_is_fast_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from esupcon.cli import main; code = main(sys.argv[1:]); "
+        "print(sorted({'torch', 'numpy', 'sklearn', 'PIL', 'plotly', 'matplotlib'} & set(sys.modules))); sys.exit(code)"
+    )
+    for words, expected in ((["--help"], "Usage: esupcon"), (["train", "--help"], "Usage: esupcon train")):
+        started = time.monotonic()
+        done = subprocess.run([sys.executable, "-P", "-c", code, *words], capture_output=True, text=True, check=True)
+        assert expected in done.stdout
+        assert done.stdout.splitlines()[-1] == "[]"
+        assert time.monotonic() - started < 5  # 0.2 s on an idle machine
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "esupcon", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"esupcon {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "/x/y: the disk is full"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), "/x: Permission denied. Choose a writable place"),
+        (FileNotFoundError("no model at x. Pass one."), "no model at x. Pass one."),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), "/x: No such file or directory"),
+        (MemoryError(), "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes"), "not enough memory"),
+        (ModuleNotFoundError("timm is not installed"), "timm is not installed"),
+        (ValueError("a\x1b[31mb\nc\u202e"), "a\N{REPLACEMENT CHARACTER}[31mb c\N{REPLACEMENT CHARACTER}"),
+    ],
+)
+def test_errors_of_the_system_are_one_line(error: Exception, words: str) -> None:
+    assert is_mistake(error)
+    assert words in one_line(error)
+
+
+def test_bugs_keep_their_traceback(esupcon, tmp_path: Path) -> None:
+    assert not any(is_mistake(error) for error in (RuntimeError("x"), KeyError("x"), TypeError("x"), AssertionError()))
+    with pytest.raises(ValueError, match="neither a known set"):
+        esupcon("--debug", "train", "dogits", "--out", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("message", "typed"),
+    [
+        ("image_column 'a' is not there; pass image_column.", "--image-column 'a' is not there; pass --image-column."),
+        ("part must be one of a, b", "--part must be one of a, b"),
+        ("Pass strict=True.", "Pass --strict."),
+        ("Pass strict=False.", "Pass no --strict."),
+        ("Pass image_column=where, or part=all.", "Pass --image-column where, or --part all."),
+        (
+            "the strict part of 'image_column' in x/image_column.csv",
+            "the strict part of 'image_column' in x/image_column.csv",
+        ),
+        ("my_image_column and image_columns", "my_image_column and image_columns"),
+    ],
+)
+def test_messages_name_options_as_typed(message: str, typed: str) -> None:
+    names = {"image_column": "--image-column", "part": "--part", "strict": "--strict"}
+    assert as_typed(message, names) == typed
+
+
+def test_a_signal_before_training_stops_at_once_and_one_during_it_is_asked_for() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped) as stopped, Stopper():
+        signal.raise_signal(signal.SIGTERM)
+    assert stopped.value.exit_code == 143
+    with pytest.raises(Stopped), Stopper() as stopper:
+        assert not stopper()
+        signal.raise_signal(signal.SIGTERM)
+        assert stopper()
+        assert stopper.exit_code == 143
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_after_the_last_step_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring and saving never call the stopper: after a grace period the signal stops them."""
+    monkeypatch.setattr("esupcon.cli.stopping.GRACE_SECONDS", 0.05)
+    started = time.monotonic()
+    with pytest.raises(Stopped), Stopper() as stopper:
+        stopper()
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(30)
+    assert time.monotonic() - started < 10
+    monkeypatch.setattr("esupcon.cli.stopping.GRACE_SECONDS", 30)
+    with pytest.raises(Stopped), Stopper() as stopper:  # training ends by itself before anything asks
+        stopper()
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_an_answered_signal_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saving a checkpoint may take longer than the grace period."""
+    monkeypatch.setattr("esupcon.cli.stopping.GRACE_SECONDS", 0.05)
+    with pytest.raises(ZeroDivisionError), Stopper() as stopper:
+        stopper()
+        signal.raise_signal(signal.SIGTERM)
+        assert stopper()
+        time.sleep(0.2)
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with signals_raise(), Stopper() as stopper:
+            signal.raise_signal(number)
+            assert not stopper()
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+def _default_sigint() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # also where the tests themselves run in the background
+
+
+@pytest.mark.parametrize("delay", [0.03, 0.06, 0.1, 0.2])
+def test_an_early_signal_gives_no_traceback(delay: float, tmp_path: Path) -> None:
+    """The interpreter itself needs about 0.02 s before our first line runs."""
+    script = "import signal, sys; from esupcon.__main__ import main; open(sys.argv.pop(), 'w'); sys.exit(main())"
+    words = [
+        sys.executable,
+        "-P",
+        "-c",
+        script,
+        "train",
+        "digits",
+        "--out",
+        str(tmp_path / "o"),
+        str(tmp_path / "ready"),
+    ]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=_default_sigint)  # noqa: PLW1509
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.002)
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "esupcon: interrupted."
+    assert "Traceback" not in err
+
+
+def test_exit_codes_have_a_meaning() -> None:
+    assert set(EXIT_CODES) == {0, 1, 2, 130, 143}
+
+
+def test_benchmark_candidates_take_turns_after_a_warm_up() -> None:
+    called: list[str] = []
+    best = best_seconds({name: lambda name=name: called.append(name) for name in "ab"}, rounds=2)
+    assert called == list("ababab")
+    assert all(0 <= seconds < 1 for seconds in best.values())
+
+
+def test_bench(esupcon) -> None:
+    found = esupcon("bench", *SMALL, "--json").json
+    assert [one["n"] for one in found["losses"]] == [40, 60]
+    assert all(one["supcon"] > 0 and one["esupcon"] > 0 for one in found["losses"])
+    for step in found["step"]:
+        assert step["images_per_second"] == pytest.approx(20 / (step["views"] + step["network"] + step["loss"]))
+    assert "images/s" in esupcon("bench", *SMALL).out
+    assert "unknown encoder 'resnet11'" in esupcon("bench", "--encoder", "resnet11").err
+
+
+def test_output_to_a_closed_pipe_is_no_traceback() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-P", "-m", "esupcon", "methods", "--json"]
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.returncode == 1
+    assert done.stderr == ""

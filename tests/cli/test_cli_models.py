@@ -1,0 +1,398 @@
+"""The commands train, evaluate, calibrate and predict."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from assets import CORNERS_OPTIONS
+from esupcon.artifact import load_artifact
+from esupcon.cli.models import _FORMULA, _write_csv
+from esupcon.data import load
+from esupcon.engine import TrainSpec
+from esupcon.methods import METHODS
+from esupcon.pipeline.evaluate import calibrate
+from esupcon.pipeline.predict import BATCH, Prediction, predict_files
+from esupcon.pipeline.trained import load_trained
+from esupcon.probability import Predictions, fit_temperature
+from tiny_images import CLASSES, pictures, write_folder, write_npz
+
+QUICK = ("--encoder", "mlp-8x1", "--precision", "32", "--steps", "2")
+
+
+# --- train -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_shown_again(esupcon, corners: Path, corners_run: Path) -> None:
+    printed = esupcon("train", corners, "--out", corners_run, *CORNERS_OPTIONS)
+    assert printed.code == 0
+    assert "nothing was trained" in printed.err
+    assert "accuracy" in printed.out
+    assert str(corners_run / "model") in printed.out.replace("\n", "")
+    found = esupcon("train", corners, "--out", corners_run, *CORNERS_OPTIONS, "--json").json
+    assert found["already_finished"]
+    assert found["metrics"]["test"]["n"] == 45
+    assert found["preparation"]["scenario"]["n_wrong_labels"] == 9
+
+
+def test_other_settings_in_the_same_folder_are_refused(esupcon, corners: Path, corners_run: Path) -> None:
+    printed = esupcon("train", corners, "--out", corners_run, *CORNERS_OPTIONS, "--temperature", "0.2")
+    assert printed.code == 2
+    assert printed.err.count("\n") == 1
+    assert "temperature was 0.1, now 0.2" in printed.err
+
+
+def test_only_the_first_of_several_processes_prints(
+    esupcon, corners: Path, corners_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    for more in ((), ("--json",)):
+        printed = esupcon("train", corners, "--out", corners_run, *CORNERS_OPTIONS, *more)
+        assert (printed.code, printed.out) == (0, "")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains(esupcon, corners: Path, tmp_path: Path, method: str) -> None:
+    printed = esupcon("train", corners, "--out", tmp_path / "o", "--method", method, *QUICK, "--json")
+    assert printed.code == 0, printed.err
+    assert printed.json["spec"]["method"] == method
+    assert load_artifact(tmp_path / "o" / "model").config.method == method
+
+
+def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path) -> None:
+    given = {
+        **{"method": "supcon_tt", "encoder": "mlp-8x1", "epochs": 1, "steps": 2, "batch_size": 30, "micro_batch": 10},
+        **{"lr": 0.01, "optimizer": "adamw", "momentum": 0.5, "weight_decay": 0.01, "warmup": 0.2, "temperature": 0.3},
+        **{"prototype_weight": 2.0, "prototype_lr": 0.5, "spce_average": "batch", "projection_dim": 16, "seed": 7},
+        **{"augmentation": "none", "precision": "64", "patience": 3, "class_weight": "balanced"},
+    }
+    defaults = TrainSpec().model_dump()
+    assert set(given) | {"compile"} == set(defaults)
+    assert all(given[name] != defaults[name] for name in given)
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
+    printed = esupcon("train", corners, "--out", tmp_path / "o", *words, "--json")
+    assert printed.code == 0, printed.err
+    assert printed.json["spec"] == {**defaults, **given}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--epochs", "0", "--temperature", "-1"), "--epochs: Input should be greater than or equal to 1; got 0; --t"),
+        (("--method", "resnet"), "method must be one of ce, supcon_ce"),
+        (("--augmentation", "magic"), "augmentation must be auto or one of"),
+        (("--n-train", "1000"), "--n-train asks for 1000 samples and there are 90"),
+        (("--noise-rate", "2"), "--noise-rate is a share between 0 and 1"),
+        (("--noise-kind", "pink"), "kind of noise is one of"),
+        (("--validation-fraction", "1"), "--validation-fraction must lie between"),
+        (("--layout", "HWCN"), "--layout must be 'NHWC' or 'NCHW'"),
+        (("--epochs", "many"), "--epochs"),
+        (("--n-per-class", "3"), "--n-per-class applies to caltech256"),
+    ],
+)
+def test_mistakes_are_one_line(esupcon, corners: Path, tmp_path: Path, words: tuple[str, ...], complaint: str) -> None:
+    printed = esupcon("train", corners, "--out", tmp_path / "o", "--precision", "32", *words)
+    assert printed.code == 2
+    assert printed.out == ""
+    line = printed.err.splitlines()[-1]
+    assert line.startswith("esupcon: ")
+    assert complaint in line
+    assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--encoder", "resnet19"), "unknown encoder 'resnet19'"),
+        (("--accelerator", "cuda"), "--accelerator cuda is not available here. Pass --accelerator cpu."),
+        (("--accelerator", "mps"), "--accelerator mps is not available here."),
+        (("--accelerator", "quantum"), "--accelerator must be one of auto, cpu, cuda, mps; got 'quantum'."),
+        (("--devices", "-1"), "--devices must be at least 1; got -1."),
+        (("--out", "{file}"), "--out must be a folder; {file} is a file."),
+        (("--optimizer", "adam"), "--optimizer: Input should be 'sgd' or 'adamw'"),
+    ],
+)
+def test_mistakes_are_found_before_any_image_is_read(
+    esupcon, corners: Path, tmp_path: Path, words: tuple[str, ...], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    monkeypatch.setattr("esupcon.pipeline.training.train", lambda *args, **more: pytest.fail("it was read"))
+    file = tmp_path / "file"
+    file.write_text("")
+    printed = esupcon("train", corners, "--out", tmp_path / "o", *(word.format(file=file) for word in words))
+    assert printed.code == 2
+    assert printed.err.startswith(f"esupcon: {complaint.format(file=file)}")
+    assert printed.err.count("\n") == 1
+
+
+def test_ctrl_c_saves_and_prints_how_to_continue(tmp_path: Path) -> None:
+    source = write_npz(tmp_path / "d.npz", n_train=30, n_test=15)
+    words = ["train", str(source), "--out", str(tmp_path / "o"), "--encoder", "mlp-8x1", "--precision", "32"]
+    words += ["--batch-size", "9", "--epochs", "100000"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "esupcon", *words, "--overwrite"], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    history = tmp_path / "o" / "history.jsonl"
+    give_up = time.monotonic() + 120
+    while not (history.exists() and history.stat().st_size) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    line = err.splitlines()[-1]
+    assert line.startswith(f"esupcon: stopped; the run is saved in {tmp_path / 'o'}. To continue: esupcon train ")
+    assert "--overwrite" not in line
+    assert (tmp_path / "o" / "checkpoint.json").exists()
+    assert not (tmp_path / "o" / "result.json").exists()
+
+
+# --- evaluate and calibrate ------------------------------------------------------------------------------------------
+
+
+def relabelled(path: Path, names: tuple[str, ...], labels_as: tuple[int, ...]) -> Path:
+    """Write the test part of corners with other names and numbers of its classes."""
+    y = np.arange(45) % 3
+    labels = np.array(labels_as)[y]
+    x = pictures(y, 4)
+    np.savez(path, x_train=x, y_train=labels, x_test=x, y_test=labels, classes=np.array(names))
+    return path
+
+
+def test_evaluation_repeats_the_results_of_training(esupcon, trained: Path, corners: Path) -> None:
+    printed = esupcon("evaluate", trained, corners, "--json")
+    stored = Predictions.load(trained / "predictions.npz")
+    assert printed.json["uncalibrated"]["n"] == 45
+    assert printed.json["uncalibrated"]["accuracy"] == np.mean(stored.logits.argmax(1) == stored.labels)
+    assert printed.json["calibrated"] is None
+    assert printed.json["part"] == "test"
+    printed = esupcon("evaluate", trained / "model", corners)
+    assert printed.code == 0
+    for word in ("accuracy", "ECE", "NLL", "Brier", *CLASSES, "45 samples"):
+        assert word in printed.out
+    assert "Not calibrated yet" in printed.err
+
+
+def test_classes_are_matched_by_name(esupcon, trained: Path, corners: Path, tmp_path: Path) -> None:
+    as_trained = esupcon("evaluate", trained, corners, "--json").json["uncalibrated"]
+    turned = relabelled(tmp_path / "turned.npz", ("se", "nw", "ne"), (2, 1, 0))
+    found = esupcon("evaluate", trained, turned, "--json").json["uncalibrated"]
+    assert found["accuracy"] == as_trained["accuracy"]
+    assert found["per_class"] == as_trained["per_class"]
+    printed = esupcon("evaluate", trained, relabelled(tmp_path / "d.npz", ("ne", "nw", "sw"), (0, 1, 2)))
+    assert printed.code == 2
+    assert "does not know 1 of the classes" in printed.err
+    assert "'sw' the first" in printed.err
+    fewer = esupcon("evaluate", trained, write_npz(tmp_path / "two.npz", classes=("ne", "se")), "--json")
+    assert fewer.json["classes_without_samples"] == ["nw"]
+
+
+def test_data_without_test_part_are_measured_whole_unless_trained_on(esupcon, trained: Path, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "new")
+    printed = esupcon("evaluate", trained, folder, "--json")
+    assert printed.code == 0, printed.err
+    assert (printed.json["part"], printed.json["uncalibrated"]["n"]) == ("all", 12)
+    printed = esupcon("evaluate", trained, folder, "--json", "--part", "test")
+    assert (printed.json["part"], printed.json["uncalibrated"]["n"]) == ("test", 3)
+    flat = write_npz(tmp_path / "flat.npz", n_test=0)
+    assert esupcon("train", flat, "--out", tmp_path / "o", *QUICK, "--test-fraction", "0.3").code == 0
+    printed = esupcon("evaluate", tmp_path / "o", flat, "--json")
+    assert (printed.json["part"], printed.json["uncalibrated"]["n"]) == ("test", 27)
+
+
+def test_reliability_diagram(esupcon, trained: Path, corners: Path, tmp_path: Path) -> None:
+    for name in ("r.png", "r.svg"):
+        assert esupcon("evaluate", trained, corners, "--plot", tmp_path / name).code == 0
+        assert (tmp_path / name).stat().st_size > 5000
+    assert esupcon("evaluate", trained, corners, "--plot", tmp_path / "r.bmp").code == 2
+
+
+def test_calibration_uses_the_held_out_part(esupcon, trained: Path, corners: Path, tmp_path: Path) -> None:
+    held = Predictions.load(trained / "held_out.npz")
+    printed = esupcon("calibrate", trained, corners, "--json", "--plot", tmp_path / "c.png")
+    assert printed.code == 0
+    temperature = printed.json["temperature"]
+    assert temperature == pytest.approx(fit_temperature(held.logits, held.labels), rel=1e-3)
+    assert printed.json["n_calibration"] == 9
+    assert (tmp_path / "c.png").exists()
+    after = esupcon("evaluate", trained, corners, "--json").json
+    assert after["calibrated"]["temperature"] == temperature
+    assert after["calibrated"]["ece"] == pytest.approx(printed.json["ece_after"])
+    assert after["calibrated"]["accuracy"] == after["uncalibrated"]["accuracy"]
+    assert "before calibration" in esupcon("evaluate", trained, corners).out
+    x = load(corners, log=lambda line: None).x_test
+    model = load_trained(trained)
+    scaled = np.exp(model.logits(x) / temperature)
+    np.testing.assert_allclose(model.probabilities(x), scaled / scaled.sum(1, keepdims=True), rtol=1e-5)
+    printed = esupcon("calibrate", trained, corners)
+    assert "before, T = 1" in printed.out
+    assert "held-out part of the training data" in printed.err
+
+
+@pytest.mark.parametrize(("on", "n_fit", "n_measured"), [("train", 90, 45), ("test", 9, 36), ("all", 135, 135)])
+def test_other_parts_to_calibrate_on(
+    esupcon, trained: Path, corners: Path, on: str, n_fit: int, n_measured: int
+) -> None:
+    found = esupcon("calibrate", trained, corners, "--on", on, "--json").json
+    assert (found["n_calibration"], found["n_evaluation"]) == (n_fit, n_measured)
+
+
+def test_new_data_are_calibrated_on_their_train_part(esupcon, trained: Path, tmp_path: Path) -> None:
+    printed = esupcon("calibrate", trained, write_npz(tmp_path / "new.npz", seed=20), "--json")
+    assert printed.json["n_calibration"] == 90
+    refused = esupcon("calibrate", trained, tmp_path / "new.npz", "--on", "held-out")
+    assert refused.code == 2
+    assert "was not trained on" in refused.err
+
+
+def test_calibration_without_held_out_part_is_refused(esupcon, corners: Path, tmp_path: Path) -> None:
+    assert esupcon("train", corners, "--out", tmp_path / "o", *QUICK, "--validation-fraction", "0").code == 0
+    printed = esupcon("calibrate", tmp_path / "o", corners)
+    assert printed.code == 2
+    assert "nothing held out" in printed.err
+    assert load_trained(tmp_path / "o").calibration_temperature is None
+
+
+def test_a_failed_calibration_leaves_the_model_intact(trained: Path, corners: Path, monkeypatch) -> None:
+    def no_space(*args: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("esupcon.artifact.folder.write_weights", no_space)
+    with pytest.raises(OSError, match="No space"):
+        calibrate(trained, corners)
+    assert load_trained(trained).calibration_temperature is None
+
+
+def test_unknown_parts_are_refused(esupcon, trained: Path, corners: Path, tmp_path: Path) -> None:
+    assert "--part must be one of" in esupcon("evaluate", trained, corners, "--part", "some").err
+    assert "--on must be one of" in esupcon("calibrate", trained, corners, "--on", "some").err
+    assert esupcon("evaluate", tmp_path, corners).code == 2
+
+
+# --- predict ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "images")
+
+
+def test_one_line_per_image_in_order(esupcon, trained: Path, images: Path) -> None:
+    printed = esupcon("predict", trained, images / "se", images / "ne" / "0.png")
+    assert printed.code == 0
+    rows = list(csv.DictReader(io.StringIO(printed.out)))
+    paths = [*(str(images / "se" / f"{i}.png") for i in range(4)), str(images / "ne" / "0.png")]
+    assert [row["path"] for row in rows] == paths
+    model = load_trained(trained)
+    for row in rows:
+        p = model.probabilities(np.asarray(Image.open(row["path"]))[None, None])[0]
+        assert row["label"] == model.classes[int(p.argmax())]
+        assert float(row["probability"]) == pytest.approx(p.max(), abs=1e-4)
+
+
+def test_most_probable_classes(esupcon, trained: Path, images: Path) -> None:
+    printed = esupcon("predict", trained, images, "--top-k", "3", "--format", "jsonl")
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert len(lines) == 12
+    for line in lines:
+        p = [one["probability"] for one in line["top"]]
+        assert p == sorted(p, reverse=True)
+        assert sum(p) == pytest.approx(1)
+        assert {one["label"] for one in line["top"]} == set(CLASSES)
+        assert (line["label"], line["probability"]) == (line["top"][0]["label"], p[0])
+    printed = esupcon("predict", trained, images / "se" / "0.png", "--top-k", "2")
+    assert printed.out.splitlines()[0] == "path,label,probability,label_2,probability_2"
+
+
+def test_top_k_above_the_number_of_classes_is_cut_with_a_message(esupcon, trained: Path, images: Path) -> None:
+    printed = esupcon("predict", trained, images / "se" / "0.png", "--top-k", "9")
+    assert printed.code == 0
+    assert printed.err == "esupcon: --top-k 9: the model has 3 classes; showing all of them.\n"
+    assert printed.out.splitlines()[0].endswith("label_3,probability_3")
+    assert esupcon("predict", trained, images, "--top-k", "0").code == 2
+    assert "--format must be csv or jsonl" in esupcon("predict", trained, images, "--format", "xml").err
+
+
+def test_unreadable_files_are_named_and_skipped(esupcon, trained: Path, images: Path, tmp_path: Path) -> None:
+    (images / "se" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
+    (tmp_path / "empty").mkdir()
+    printed = esupcon("predict", trained, images / "se", tmp_path / "gone.png", tmp_path / "empty")
+    assert printed.code == 1
+    assert len(printed.out.splitlines()) == 5
+    for name in ("broken.png", "gone.png", "empty"):
+        assert f"{name} (" in printed.err
+    assert "3 could not be read, 4 predicted" in printed.err
+
+
+def test_paths_from_standard_input(esupcon, trained: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"{images / 'ne' / '1.png'}\n\n{images / 'nw'}\r\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    printed = esupcon("predict", trained, "-")
+    assert printed.code == 0
+    assert len(printed.out.splitlines()) == 1 + 1 + 4
+
+
+def test_predictions_are_written_as_paths_arrive(trained: Path, images: Path) -> None:
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield str(images / "se" / "0.png")
+
+    found = predict_files(load_trained(trained), endless(), unreadable=lambda path, reason: None, workers=1)
+    assert next(found).path == str(images / "se" / "0.png")
+    assert taken <= BATCH
+    found.close()
+
+
+def test_no_cell_is_a_formula(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["=1+1", "+x", "-x", "@x", "\tx", "plain", 'a,"b"', "two\nlines", "'x"]
+    _write_csv([Prediction(name, ((name, 0.5),)) for name in names], 1)
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))[1:]
+    assert len(rows) == len(names)
+    for name, (path, label, _) in zip(names, rows, strict=True):
+        assert not path.startswith(_FORMULA)
+        assert not label.startswith(_FORMULA)
+        assert path in (name, f"./{name}")
+        assert label in (name, f"'{name}")
+
+
+HOSTILE = ["\x1b[31mred", "\x9b2J", "a\rb", "\u202egnp.exe", "\x07bell", "two\nlines", "\udcff"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_escape_sequence_reaches_a_terminal(name: str) -> None:
+    """On a terminal names are made printable; in a pipe they are written unchanged."""
+    program = (
+        "import sys; from esupcon.cli.models import _write_csv\n"
+        "from esupcon.cli.output import answer, complain, note, table\n"
+        "from esupcon.pipeline.predict import Prediction\n"
+        "sys.stdout.reconfigure(errors='surrogateescape'); name = sys.argv[1]\n"
+        "_write_csv([Prediction(name, ((name, 0.5),))], 1); complain(name); note(name); answer(name)\n"
+        "answer(table(['', name], [[name, name]]))\n"
+    )
+    leader, follower = pty.openpty()
+    words = [sys.executable, "-P", "-c", program, name]
+    done = subprocess.run(words, stdout=follower, stderr=follower, env={**os.environ, "TERM": "dumb"}, check=False)
+    os.close(follower)
+    shown = os.read(leader, 65536)
+    os.close(leader)
+    assert done.returncode == 0, shown
+    text = shown.decode(errors="surrogateescape").replace("\r\n", "\n")
+    assert "\N{REPLACEMENT CHARACTER}" in text or name in ("two\nlines", "a\rb")
+    assert all(c.isprintable() or c == "\n" for c in text), text
