@@ -1,95 +1,92 @@
-"""Slow float64 twins of every loss: loops over Python floats, written from the paper's equations.
+"""Slow float64 twin of every loss: loops over samples, written from the paper's equations.
 
-They share no code with the package. z is a list of rows; s(a, b) = cos(a, b) / temperature.
+They share no code with the package and are built from differentiable operations, so autograd gives their derivatives.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
-Row = Sequence[float]
+import torch
+from torch import Tensor
 
 
-def cosine(a: Row, b: Row) -> float:
-    length = math.hypot(*a) * math.hypot(*b)
-    return sum(x * y for x, y in zip(a, b, strict=True)) / length if length else 0.0
+def cosines(a: Tensor, b: Tensor) -> Tensor:
+    """cos(a_i, b_j), 0 where a vector is zero."""
+    lengths = a.norm(dim=1)[:, None] * b.norm(dim=1)
+    return a @ b.T / torch.where(lengths > 0, lengths, 1.0)
 
 
-def log_sum_exp(values: Sequence[float]) -> float:
-    if not values:
-        return -math.inf
-    top = max(values)
-    return top + math.log(math.fsum(math.exp(v - top) for v in values))
+def others(n: int, i: int) -> list[int]:
+    return [j for j in range(n) if j != i]
 
 
-def supcon_pair(z: Sequence[Row], i: int, p: int, t: float) -> float:
-    """l_SupCon(z_i, z_p) = -s(z_i, z_p) + log sum_{j != i} exp s(z_i, z_j)."""
-    return -cosine(z[i], z[p]) / t + log_sum_exp([cosine(z[i], z[j]) / t for j in range(len(z)) if j != i])
-
-
-def supcon_sample(z: Sequence[Row], labels: Sequence[int], i: int, t: float) -> float | None:
-    positives = [p for p in range(len(z)) if p != i and labels[p] == labels[i]]
-    return math.fsum(supcon_pair(z, i, p, t) for p in positives) / len(positives) if positives else None
-
-
-def supcon(z: Sequence[Row], labels: Sequence[int], t: float) -> float:
-    terms = [term for i in range(len(z)) if (term := supcon_sample(z, labels, i, t)) is not None]
-    return math.fsum(terms) / len(terms)
-
-
-def simclr(z: Sequence[Row], t: float) -> float:
-    half = len(z) // 2
-    return math.fsum(supcon_pair(z, i, i + half, t) + supcon_pair(z, i + half, i, t) for i in range(half)) / len(z)
-
-
-def spce_logits(row: Row, support: Sequence[Row], labels: Sequence[int], n_classes: int, t: float, average: str):
-    """One logit a class; None where the class takes no part in the softmax."""
-    logits: list[float | None] = []
-    for k in range(n_classes):
-        members = [cosine(row, other) / t for other, label in zip(support, labels, strict=True) if label == k]
-        if average == "class":
-            logits.append(math.fsum(members) / len(members) if members else None)
-        else:
-            logits.append(math.fsum(members) / len(support))
-    return logits
-
-
-def spce(z: Sequence[Row], labels: Sequence[int], t: float, average: str, n_classes: int) -> float:
-    total = 0.0
-    for row, label in zip(z, labels, strict=True):
-        logits = spce_logits(row, z, labels, n_classes, t, average)
-        total += log_sum_exp([v for v in logits if v is not None]) - logits[label]
-    return total / len(z)
-
-
-def spce_posterior(z, support, labels, n_classes: int, t: float, average: str) -> list[list[float]]:
-    out = []
-    for row in z:
-        logits = spce_logits(row, support, labels, n_classes, t, average)
-        normaliser = log_sum_exp([v for v in logits if v is not None])
-        out.append([0.0 if v is None else math.exp(v - normaliser) for v in logits])
-    return out
-
-
-def tightness(z: Sequence[Row], labels: Sequence[int], prototypes: Sequence[Row]) -> float:
-    return math.fsum(-cosine(row, prototypes[label]) for row, label in zip(z, labels, strict=True)) / len(z)
-
-
-def prototype_sample(z, labels, prototypes, i: int, t: float) -> float:
-    """l_pt(z_i, theta_{y_i})."""
-    to_prototypes = [cosine(z[i], theta) / t for theta in prototypes]
-    to_samples = [cosine(z[i], z[j]) / t for j in range(len(z)) if j != i]
-    return -to_prototypes[labels[i]] + log_sum_exp(to_prototypes + to_samples)
-
-
-def esupcon(z, labels, prototypes, t: float, prototype_weight: float) -> float:
-    total = 0.0
-    for k in range(len(prototypes)):
-        members = [i for i in range(len(z)) if labels[i] == k]
-        if members:
-            terms = [prototype_sample(z, labels, prototypes, i, t) for i in members]
-            total += prototype_weight * math.fsum(terms) / len(members)
+def supcon_samples(z: Tensor, labels: Tensor, t: float) -> list[Tensor]:
+    """1/|P_i| sum_{p in P_i} [ -s(z_i, z_p) + log sum_{j != i} exp s(z_i, z_j) ] of every sample with a positive."""
+    s, values = cosines(z, z) / t, []
     for i in range(len(z)):
-        total += supcon_sample(z, labels, i, t) or 0.0
+        positives = [p for p in others(len(z), i) if labels[p] == labels[i]]
+        if positives:
+            values.append(torch.stack([s[i, others(len(z), i)].logsumexp(0) - s[i, p] for p in positives]).mean())
+    return values
+
+
+def supcon(z: Tensor, labels: Tensor, t: float) -> Tensor:
+    return torch.stack(supcon_samples(z, labels, t)).mean()
+
+
+def simclr(z: Tensor, t: float) -> Tensor:
+    s, half = cosines(z, z) / t, len(z) // 2
+    pairs = [(i, (i + half) % len(z)) for i in range(len(z))]
+    return torch.stack([s[i, others(len(z), i)].logsumexp(0) - s[i, j] for i, j in pairs]).mean()
+
+
+def spce_logits(row: Tensor, support: Tensor, labels: Tensor, n_classes: int, t: float, average: str) -> Tensor:
+    """One logit per class; -inf where the class takes no part in the softmax."""
+    s, logits = cosines(row[None], support)[0] / t, []
+    for k in range(n_classes):
+        members = s[labels == k]
+        absent = -torch.inf if average == "class" else 0.0
+        divisor = len(members) if average == "class" else len(support)
+        logits.append(members.sum() / divisor if len(members) else s.new_tensor(absent))
+    return torch.stack(logits)
+
+
+def spce(z: Tensor, labels: Tensor, t: float, average: str, n_classes: int) -> Tensor:
+    rows = [spce_logits(row, z, labels, n_classes, t, average) for row in z]
+    return torch.stack(
+        [row[row > -torch.inf].logsumexp(0) - row[y] for row, y in zip(rows, labels, strict=True)]
+    ).mean()
+
+
+def spce_posterior(z: Tensor, support: Tensor, labels: Tensor, n_classes: int, t: float, average: str) -> Tensor:
+    return torch.stack([spce_logits(row, support, labels, n_classes, t, average).softmax(0) for row in z])
+
+
+def tightness(z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
+    return -torch.stack([cosines(z, prototypes)[i, y] for i, y in enumerate(labels)]).mean()
+
+
+def prototype(z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float) -> Tensor:
+    """l_pt(z_i, theta_{y_i}) of every sample, with its own temperature for prototypes."""
+    to_samples, to_prototypes = cosines(z, z) / t, cosines(z, prototypes) / pt
+    values = []
+    for i, y in enumerate(labels):
+        contrast = torch.cat([to_samples[i, others(len(z), i)], to_prototypes[i]])
+        values.append(contrast.logsumexp(0) - to_prototypes[i, y])
+    return torch.stack(values)
+
+
+def esupcon(z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float, weight: float) -> Tensor:
+    """The literal equation, the prototype term multiplied by `weight`."""
+    l_pt = prototype(z, labels, prototypes, t, pt)
+    within_classes = [l_pt[labels == k].mean() for k in range(len(prototypes)) if (labels == k).any()]
+    total = weight * torch.stack(within_classes).sum() + torch.stack(supcon_samples(z, labels, t)).sum()
     return total / (len(z) + len(prototypes))
+
+
+def esupcon_share(
+    z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float, share: float, average: str
+) -> Tensor:
+    l_pt = prototype(z, labels, prototypes, t, pt)
+    if average == "class":
+        l_pt = torch.stack([l_pt[labels == k].mean() for k in labels.unique()])
+    return share * l_pt.mean() + (1 - share) * supcon(z, labels, t)

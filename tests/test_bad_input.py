@@ -38,6 +38,13 @@ MISTAKES = {
     "temperature as text": ({"temperature": "0.1"}, r"above 0; got '0\.1'"),
     "temperature as tensor": ({"temperature": torch.tensor(0.1)}, r"got a tensor.*float\(temperature\)"),
     "prototype weight negative": ({"prototype_weight": -1.0}, r"prototype_weight must be .* at least 0; got -1\.0"),
+    "prototype temperature zero": ({"prototype_temperature": 0}, r"prototype_temperature must be .* above 0; got 0"),
+    "prototype temperature as tensor": ({"prototype_temperature": torch.ones(1)}, r"Pass float\(prototype_temp"),
+    "prototype share above one": ({"prototype_share": 1.5}, r"prototype_share must be .* 0 to 1, or None; got 1\.5"),
+    "prototype share NaN": ({"prototype_share": float("nan")}, r"from 0 to 1, or None; got nan"),
+    "share and weight": ({"prototype_share": 0.5, "prototype_weight": 2.0}, r"exclude each other; got 2\.0 and 0\.5"),
+    "unknown average": ({"prototype_average": "batch"}, r"'class', 'sample'; got 'batch'"),
+    "average without a share": ({"prototype_average": "sample"}, r"'sample' needs a prototype_share; got None"),
     "no positive pair": ({"z": z[::2], "labels": labels[::2]}, r"3 samples hold 3 classes\. Pass two views"),
 }
 
@@ -84,6 +91,8 @@ def test_posterior_of_another_width() -> None:
         lambda: losses.SupConLoss(temperature=-1),
         lambda: losses.SPCELoss(average="mean"),
         lambda: losses.ESupConLoss(prototype_weight=-1),
+        lambda: losses.ESupConLoss(prototype_temperature=0),
+        lambda: losses.ESupConLoss(prototype_share=2),
         lambda: heads.PrototypeHead(3, 2, temperature=0),
     ],
 )

@@ -2,51 +2,57 @@
 
 Throughout, `z` (n, d) holds raw embeddings, `s(a, b)` is their cosine similarity divided by the temperature, and
 `P_i` holds the other samples of the class of sample i. All views of a batch are rows of `z`: n is the paper's 2N.
-Values are computed in float32 (float64 for float64 input) whatever autocast says.
+Values are computed in float32 (float64 for float64 input), also under autocast.
 
 `anchors` (a slice or index tensor) restricts the outer sum to some rows while all rows remain contrast and the
 divisor stays that of the whole batch: values and gradients of disjoint anchors add up to those of the batch.
-`check_finite=True` looks for NaN and inf first; it is off by default because it costs a pass over `z`.
+`check_finite=True` looks for NaN and inf first. It is off by default because it costs a pass over `z`.
+
+Memory is linear in n. Second derivatives (`create_graph=True`) and `torch.func` transforms need n-by-n tensors.
+`torch.compile(fullgraph=True)` accepts every loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, ParamSpec
+import math
+from numbers import Real
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from esupcon.contrast import Contrast, columns_logsumexp, unit_and_contrast
-from esupcon.cosine import class_sums, row_products, unit_rows
-from esupcon.precision import without_autocast
-from esupcon.validation import (
-    check_choice,
-    check_embeddings,
-    check_labels,
-    check_prototypes,
-    check_temperature,
-    check_weight,
+from esupcon._contrast import (
+    Contrast,
+    class_sums,
+    columns_logsumexp,
+    row_products,
+    unit_and_contrast,
+    unit_rows,
+    without_autocast,
 )
+
+__all__ = [
+    "Anchors",
+    "Average",
+    "PrototypeAverage",
+    "esupcon_loss",
+    "prototype_loss",
+    "simclr_loss",
+    "spce_loss",
+    "spce_posterior",
+    "supcon_loss",
+    "tightness_loss",
+]
 
 #: Rows that the outer sum is restricted to; None: all of them.
 Anchors = Tensor | slice | None
 #: What `spce_loss` divides the similarities to a class by: the size of the class, or that of the batch.
 Average = Literal["class", "batch"]
-_P = ParamSpec("_P")
+#: How `esupcon_loss` averages l_pt if a `prototype_share` is given: over samples, or first within classes.
+PrototypeAverage = Literal["class", "sample"]
 
 
-def _as_written(loss: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
-    """Runs a loss as it is written: in full precision under autocast, and never traced by torch.compile.
-
-    Tracing would unroll the kernel's loop over blocks; a compiled module calls the loss between two graphs.
-    """
-
-    untraced: Callable[_P, Tensor] = torch.compiler.disable(without_autocast(loss))
-    return untraced
-
-
-@_as_written
+@without_autocast
 def simclr_loss(z: Tensor, *, temperature: float = 0.5, check_finite: bool = False) -> Tensor:
     """`1/n sum_i [ -s(z_i, z_i') + log sum_{j != i} exp s(z_i, z_j) ]`, `z_i'` the other view of image i.
 
@@ -60,7 +66,7 @@ def simclr_loss(z: Tensor, *, temperature: float = 0.5, check_finite: bool = Fal
     return supcon_loss(z, images.repeat(2), temperature=temperature, check_finite=check_finite)
 
 
-@_as_written
+@without_autocast
 def supcon_loss(
     z: Tensor,
     labels: Tensor,
@@ -73,16 +79,14 @@ def supcon_loss(
 
     The mean runs over the samples that have a positive; a batch without any is a ValueError.
     """
-    temperature = check_temperature(temperature)
+    temperature = check_positive("temperature", temperature)
     z = check_embeddings(z, check_finite=check_finite)
-    labels = check_labels(labels, len(z))
-    ids, class_counts = _class_ids(labels)
-    n_alone = _check_some_positive(class_counts, len(z))
-    contrast = unit_and_contrast(z, temperature=temperature, anchors=anchors, ids=ids, n_classes=len(class_counts))
-    return _supcon_sum(contrast, ids, class_counts, n_alone, temperature, anchors) / (len(z) - n_alone)
+    classes = count_classes(labels, len(z), needs_pair=True)
+    contrast, sums = _contrast(z, classes, temperature, anchors)
+    return _supcon_sum(contrast, sums, classes, temperature, anchors) / (len(z) - classes.n_alone)
 
 
-@_as_written
+@without_autocast
 def spce_loss(
     z: Tensor,
     labels: Tensor,
@@ -99,24 +103,22 @@ def spce_loss(
     `average="batch"`: `m_k = n`, the literal equation with temperature 1; an absent class contributes exp(0), so
     the number of classes matters: `n_classes`, by default the highest label plus one.
     """
-    temperature = check_temperature(temperature)
+    temperature = check_positive("temperature", temperature)
     check_choice("average", average, ("class", "batch"))
     z = check_embeddings(z, check_finite=check_finite)
-    labels = check_labels(labels, len(z), n_classes=n_classes)
+    ids, counts, _, highest = count_classes(labels, len(z), n_classes, only_present=True)
     unit = unit_rows(z)
-    present, ids, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    sums = class_sums(unit, ids, len(present))
-    means = sums / (counts.unsqueeze(1) if average == "class" else len(z))
+    means = class_sums(unit, ids, len(counts)) / (counts.unsqueeze(1) if average == "class" else len(z))
     rows = _rows(anchors)
     log_normaliser = columns_logsumexp(unit[rows], means, temperature=temperature)
     if average == "batch":
-        n_absent = (n_classes or int(labels.max()) + 1) - len(present)
-        log_normaliser = torch.logaddexp(log_normaliser, log_normaliser.new_tensor(float(n_absent)).log())
+        n_absent = torch.as_tensor(highest + 1 if n_classes is None else n_classes) - len(counts)
+        log_normaliser = torch.logaddexp(log_normaliser, n_absent.to(log_normaliser).log())
     own = row_products(unit[rows], means.index_select(0, ids[rows])) / temperature
     return (log_normaliser - own).sum() / len(z)
 
 
-@_as_written
+@without_autocast
 def spce_posterior(
     z: Tensor,
     z_support: Tensor,
@@ -131,14 +133,13 @@ def spce_posterior(
     Shape (n, n_classes). A class without support has probability 0 for `average="class"`; for
     `average="batch"` it keeps the exp(0) that the equation gives it.
     """
-    temperature = check_temperature(temperature)
+    temperature = check_positive("temperature", temperature)
     check_choice("average", average, ("class", "batch"))
     z, z_support = check_embeddings(z), check_embeddings(z_support)
     if z.shape[1] != z_support.shape[1]:
         raise ValueError(f"z and z_support must have the same width; got {z.shape[1]} and {z_support.shape[1]}.")
-    labels = check_labels(labels_support, len(z_support), n_classes=n_classes)
-    counts = torch.bincount(labels, minlength=n_classes)
-    sums = class_sums(unit_rows(z_support), labels, n_classes)
+    ids, counts, *_ = count_classes(labels_support, len(z_support), n_classes)
+    sums = class_sums(unit_rows(z_support), ids, n_classes)
     means = sums / (counts.clamp_min(1).unsqueeze(1) if average == "class" else len(z_support))
     logits = unit_rows(z).to(means.dtype) @ means.T / temperature
     if average == "class":
@@ -146,45 +147,46 @@ def spce_posterior(
     return logits.softmax(1)
 
 
-@_as_written
+@without_autocast
 def tightness_loss(z: Tensor, labels: Tensor, prototypes: Tensor, *, check_finite: bool = False) -> Tensor:
     """`-1/n sum_i cos(z_i, theta_{y_i})`.
 
-    Gradient flows to both arguments, as the equation says. The training methods that learn prototypes beside a
-    representation pass `z.detach()`, so that the prototypes follow the embedding and do not steer it: the
-    caller detaches, never this function.
+    Gradient flows to both arguments, as in the equation. Training methods that learn prototypes beside a
+    representation pass `z.detach()`: the prototypes then follow the embedding and do not influence it.
     """
-    z = check_embeddings(z, check_finite=check_finite)
-    prototypes = check_prototypes(prototypes, z.shape[1])
-    labels = check_labels(labels, len(z), n_classes=len(prototypes))
-    return -row_products(unit_rows(z), unit_rows(prototypes).index_select(0, labels)).mean()
+    z, theta = _same_dtype(z, prototypes, check_finite)
+    ids, *_ = count_classes(labels, len(z), len(theta))
+    return -row_products(unit_rows(z), theta.index_select(0, ids)).mean()
 
 
-@_as_written
+@without_autocast
 def prototype_loss(
     z: Tensor,
     labels: Tensor,
     prototypes: Tensor,
     *,
     temperature: float = 0.1,
+    prototype_temperature: float | None = None,
     anchors: Anchors = None,
     check_finite: bool = False,
 ) -> Tensor:
     """`-s(z_i, theta_{y_i}) + log( sum_k exp s(z_i, theta_k) + sum_{j != i} exp s(z_i, z_j) )`: l_pt(z_i, theta_{y_i}).
 
-    Shape (n,), one value a sample. Equal to log(e^CE + e^SupCon - 1), a smooth maximum of the cross entropy
-    of sample i and of its SupCon loss with theta_{y_i} as the positive.
+    Shape (n,), one value per sample. Equal to log(e^CE + e^SupCon - 1), a smooth maximum of the cross entropy
+    of sample i and of its SupCon loss with theta_{y_i} as the positive. `prototype_temperature` divides the
+    similarities to prototypes; None: the same as `temperature`.
     """
-    temperature = check_temperature(temperature)
-    z, labels, theta = _classified(z, labels, prototypes, check_finite)
+    temperature, prototype_temperature = _temperatures(temperature, prototype_temperature)
+    z, theta = _same_dtype(z, prototypes, check_finite)
+    ids, *_ = count_classes(labels, len(z), len(theta))
     rows = _rows(anchors)
-    unit, to_samples, *_ = unit_and_contrast(z, temperature=temperature, anchors=anchors)
-    to_prototypes = columns_logsumexp(unit[rows], theta, temperature=temperature)
-    own = row_products(unit[rows], theta.index_select(0, labels[rows])) / temperature
+    unit, to_samples, _, _ = unit_and_contrast(z, temperature=temperature, anchors=anchors)
+    to_prototypes = columns_logsumexp(unit[rows], theta, temperature=prototype_temperature)
+    own = row_products(unit[rows], theta.index_select(0, ids[rows])) / prototype_temperature
     return torch.logaddexp(to_samples, to_prototypes) - own
 
 
-@_as_written
+@without_autocast
 def esupcon_loss(
     z: Tensor,
     labels: Tensor,
@@ -192,6 +194,9 @@ def esupcon_loss(
     *,
     temperature: float = 0.1,
     prototype_weight: float = 1.0,
+    prototype_temperature: float | None = None,
+    prototype_share: float | None = None,
+    prototype_average: PrototypeAverage = "class",
     anchors: Anchors = None,
     check_finite: bool = False,
 ) -> Tensor:
@@ -199,76 +204,214 @@ def esupcon_loss(
 
     K = len(prototypes), n_k the samples of class k in the batch, w = `prototype_weight`. An absent class and a
     sample without a positive contribute 0 and the divisor stays n + K; no positive pair at all is a ValueError.
+
+    With a `prototype_share` s the loss is `s mean(l_pt) + (1 - s) mean(l_SupCon)` instead. Both means run over what
+    is there: l_SupCon over the samples that have a positive; l_pt over all samples (`prototype_average="sample"`),
+    or first within each class and then over the classes in the batch (`"class"`).
+
+    `prototype_temperature` divides the similarities to prototypes, as in `prototype_loss`.
     """
-    temperature = check_temperature(temperature)
-    prototype_weight = check_weight("prototype_weight", prototype_weight)
-    z, labels, theta = _classified(z, labels, prototypes, check_finite)
-    class_counts = torch.bincount(labels, minlength=len(theta))
-    n_alone = _check_some_positive(class_counts, len(z))
-    contrast = unit_and_contrast(z, temperature=temperature, anchors=anchors, ids=labels, n_classes=len(theta))
-    unit, to_samples, of_anchors = contrast.unit, contrast.lse, _sums_of_anchors(contrast, labels, anchors)
-    supcon = _supcon_sum(contrast, labels, class_counts, n_alone, temperature, anchors)
+    temperature, prototype_temperature = _temperatures(temperature, prototype_temperature)
+    check_prototype_share(prototype_weight, prototype_share, prototype_average)
+    z, theta = _same_dtype(z, prototypes, check_finite)
+    classes = count_classes(labels, len(z), len(theta), needs_pair=True)
+    contrast, sums = _contrast(z, classes, temperature, anchors)
+    supcon = _supcon_sum(contrast, sums, classes, temperature, anchors)
 
     rows = _rows(anchors)
-    to_all = torch.logaddexp(to_samples, columns_logsumexp(unit[rows], theta, temperature=temperature))
-    share = class_counts.clamp_min(1).to(unit.dtype).reciprocal_()
-    similarity = (of_anchors * theta * share.unsqueeze(1)).sum()
-    prototype = torch.dot(to_all, share[labels[rows]]) - similarity / temperature
-    return (prototype_weight * prototype + supcon) / (len(z) + len(theta))
+    to_prototypes = columns_logsumexp(contrast.unit[rows], theta, temperature=prototype_temperature)
+    to_all = torch.logaddexp(contrast.lse, to_prototypes)
+    weight = classes.counts.clamp_min(1).to(z.dtype).reciprocal_()  # of each sample, by its class
+    if prototype_average == "sample":
+        weight = torch.ones_like(weight)
+    similarity = (sums * theta * weight.unsqueeze(1)).sum()
+    prototype = torch.dot(to_all, weight[classes.ids[rows]]) - similarity / prototype_temperature
+    if prototype_share is None:
+        return (prototype_weight * prototype + supcon) / (len(z) + len(theta))
+    n_averaged = len(z) if prototype_average == "sample" else (classes.counts > 0).sum()
+    return prototype_share * prototype / n_averaged + (1 - prototype_share) * supcon / (len(z) - classes.n_alone)
 
 
 def _rows(anchors: Anchors) -> Tensor | slice:
     return slice(None) if anchors is None else anchors
 
 
-def _classified(z: Tensor, labels: Tensor, prototypes: Tensor, check_finite: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Embeddings, labels and unit prototypes, of one dtype."""
-    z = check_embeddings(z, check_finite=check_finite)
-    prototypes = check_prototypes(prototypes, z.shape[1])
-    labels = check_labels(labels, len(z), n_classes=len(prototypes))
-    dtype = torch.promote_types(z.dtype, prototypes.dtype)
-    return z.to(dtype), labels, unit_rows(prototypes.to(dtype))
-
-
-def _class_ids(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Class numbers small enough to index a table with, and the samples of each."""
-    if int(labels.max()) <= len(labels):
-        return labels, torch.bincount(labels)
-    _, ids, class_counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    return ids, class_counts
-
-
-def _check_some_positive(class_counts: Tensor, n: int) -> int:
-    """The number of samples that are alone in their class; an error where all are."""
-    n_alone = int((class_counts == 1).sum())
-    if n_alone == n:
-        raise ValueError(
-            f"the supervised contrastive loss needs at least one positive pair; {n} samples hold {n} classes. "
-            "Pass two views of each sample."
-        )
-    return n_alone
-
-
-def _sums_of_anchors(contrast: Contrast, ids: Tensor, anchors: Anchors) -> Tensor:
-    assert contrast.class_sums is not None
+def _contrast(z: Tensor, classes: Classes, temperature: float, anchors: Anchors) -> tuple[Contrast, Tensor]:
+    """Return the contrast of a batch and the class sums of its anchors."""
+    ids, n_classes = classes.ids, len(classes.counts)
+    contrast = unit_and_contrast(z, temperature=temperature, anchors=anchors, ids=ids, n_classes=n_classes)
     if anchors is None:
-        return contrast.class_sums
-    return class_sums(contrast.unit[anchors], ids[anchors], len(contrast.class_sums))
+        return contrast, contrast.class_sums
+    return contrast, class_sums(contrast.unit[anchors], ids[anchors], n_classes)
 
 
-def _supcon_sum(
-    contrast: Contrast, ids: Tensor, class_counts: Tensor, n_alone: int, temperature: float, anchors: Anchors
-) -> Tensor:
-    """sum_i l_SupCon(z_i, P_i) over the anchors that have a positive, the sum over positives in O(n d).
+def _supcon_sum(contrast: Contrast, sums: Tensor, classes: Classes, temperature: float, anchors: Anchors) -> Tensor:
+    """Return sum_i l_SupCon(z_i, P_i) over the anchors that have a positive, the sum over positives in O(n d).
 
     With class sums S, the similarities within class k add up to S_k . S_k, those of a sample with itself included;
     those are 1 (0 for a zero vector) and pass no gradient, because the length of a unit vector cannot change.
     """
-    assert contrast.class_sums is not None
-    rows = _rows(anchors)
-    share = (class_counts - 1).clamp_min_(1).to(contrast.unit.dtype).mul_(temperature).reciprocal_()  # 1 / (|P_i| t)
+    ids = classes.ids[_rows(anchors)]
+    share = (classes.counts - 1).clamp_min_(1).to(contrast.unit.dtype).mul_(temperature).reciprocal_()  # 1 / (|P_i| t)
     weighted_sums = contrast.class_sums * share.unsqueeze(1)
-    within_classes = torch.dot(_sums_of_anchors(contrast, ids, anchors).flatten(), weighted_sums.flatten())
-    with_itself = torch.dot(contrast.with_itself[rows], share[ids[rows]])
-    lse = contrast.lse if n_alone == 0 else contrast.lse[(class_counts != 1)[ids[rows]]]
+    within_classes = torch.dot(sums.flatten(), weighted_sums.flatten())
+    with_itself = torch.dot(contrast.with_itself[_rows(anchors)], share[ids])
+    lse = contrast.lse
+    if isinstance(classes.n_alone, Tensor) or classes.n_alone > 0:  # a traced number cannot be compared
+        lse = lse * (classes.counts != 1)[ids]
     return lse.sum() - within_classes + with_itself
+
+
+def _same_dtype(z: Tensor, prototypes: Tensor, check_finite: bool) -> tuple[Tensor, Tensor]:
+    """Check and return embeddings and unit prototypes, in one dtype."""
+    z = check_embeddings(z, check_finite=check_finite)
+    prototypes = check_prototypes(prototypes, z.shape[1])
+    dtype = torch.promote_types(z.dtype, prototypes.dtype)
+    return z.to(dtype), unit_rows(prototypes.to(dtype))
+
+
+def _temperatures(temperature: float, prototype_temperature: float | None) -> tuple[float, float]:
+    temperature = check_positive("temperature", temperature)
+    if prototype_temperature is None:
+        return temperature, temperature
+    return temperature, check_positive("prototype_temperature", prototype_temperature)
+
+
+# The checks of what the losses accept. Each message says what was expected, what was found, and what to do.
+
+
+def check_embeddings(z: Tensor, *, check_finite: bool = False) -> Tensor:
+    """Return a non-empty float matrix. Half precision is raised to float32, in which the losses are computed."""
+    if z.ndim != 2:
+        remedy = " Put views below each other: z.flatten(0, 1)." if z.ndim == 3 else ""
+        raise ValueError(f"z must have two dimensions (samples, dim); got shape {tuple(z.shape)}.{remedy}")
+    if not z.is_floating_point():
+        raise ValueError(f"z must hold floating-point embeddings; got {z.dtype}. Pass z.float().")
+    if z.numel() == 0:
+        raise ValueError(f"z must hold at least one sample and one dimension; got shape {tuple(z.shape)}.")
+    if check_finite:
+        bad = int((~z.isfinite()).any(1).sum())
+        if bad:
+            raise ValueError(
+                f"z must be finite; {bad} of {len(z)} rows hold NaN or inf. "
+                "Lower the learning rate, or look for the first layer that gives such values."
+            )
+    return z if z.dtype == torch.float64 else z.float()
+
+
+def check_prototypes(prototypes: Tensor, dim: int) -> Tensor:
+    if prototypes.ndim != 2 or len(prototypes) == 0 or prototypes.shape[1] != dim:
+        raise ValueError(
+            f"prototypes must have shape (classes, {dim}), as wide as z; got {tuple(prototypes.shape)}. "
+            "Prototypes live in the space of the embedding they classify."
+        )
+    if not prototypes.is_floating_point():
+        raise ValueError(f"prototypes must be floating-point; got {prototypes.dtype}. Pass prototypes.float().")
+    return prototypes if prototypes.dtype == torch.float64 else prototypes.float()
+
+
+class Classes(NamedTuple):
+    """The classes of a batch. The two numbers are tensors in traced code, which cannot read values."""
+
+    ids: Tensor  # (n,) the class of each sample
+    counts: Tensor  # the samples of each class
+    n_alone: int | Tensor  # samples without another of their class
+    highest: int | Tensor  # label
+
+
+def count_classes(
+    labels: Tensor, n: int, n_classes: int | None = None, *, only_present: bool = False, needs_pair: bool = False
+) -> Classes:
+    """Check the labels of n samples and count their classes.
+
+    Classes are numbered by their labels; without gaps if `only_present`, or if the labels are too large to index a
+    table. `needs_pair` raises an error if no two samples share a class.
+    """
+    if labels.ndim != 1 or len(labels) != n:
+        remedy = ""
+        if labels.ndim == 1 and len(labels) and n % len(labels) == 0:
+            remedy = f" With {n // len(labels)} views of each sample pass labels.repeat({n // len(labels)})."
+        raise ValueError(
+            f"labels must hold one label for each of the {n} rows of z; got shape {tuple(labels.shape)}.{remedy}"
+        )
+    if labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"labels must be integers; got {labels.dtype}. Pass labels.long().")
+    if torch.compiler.is_compiling():
+        return Classes(*torch.ops.esupcon.count_classes(labels, n_classes, only_present, needs_pair))
+    return _count_classes(labels.long(), n_classes, only_present, needs_pair)
+
+
+def _count_classes(labels: Tensor, n_classes: int | None, only_present: bool, needs_pair: bool) -> Classes:
+    lowest, highest = (int(value) for value in labels.aminmax())
+    if lowest < 0:
+        raise ValueError(f"labels must not be negative; the lowest is {lowest}. Leave unlabelled samples out.")
+    if n_classes is not None and highest >= n_classes:
+        raise ValueError(
+            f"labels must be below the number of classes, {n_classes}; the highest is {highest}. "
+            "Number the classes from 0, or pass a prototype for every class."
+        )
+    if only_present or (n_classes is None and highest > len(labels)):
+        _, ids, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    else:
+        ids, counts = labels, torch.bincount(labels, minlength=n_classes or 0)
+    n_alone = int((counts == 1).sum())
+    if needs_pair and n_alone == len(labels):
+        raise ValueError(
+            f"the supervised contrastive loss needs at least one positive pair; {n_alone} samples hold {n_alone} "
+            "classes. Pass two views of each sample."
+        )
+    return Classes(ids, counts, n_alone, highest)
+
+
+@torch.library.custom_op(
+    "esupcon::count_classes",
+    mutates_args=(),
+    schema="(Tensor labels, SymInt? n_classes, bool only_present, bool needs_pair) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def _count_classes_operator(
+    labels: Tensor, n_classes: int | None, only_present: bool, needs_pair: bool
+) -> tuple[Tensor, ...]:
+    ids, counts, n_alone, highest = _count_classes(labels.long(), n_classes, only_present, needs_pair)
+    return ids.clone(), counts, torch.tensor(n_alone, device=labels.device), torch.tensor(highest, device=labels.device)
+
+
+@_count_classes_operator.register_fake
+def _(labels: Tensor, n_classes: int | None, only_present: bool, needs_pair: bool) -> tuple[Tensor, ...]:
+    size = torch.library.get_ctx().new_dynamic_size() if n_classes is None or only_present else n_classes
+    return tuple(labels.new_empty(shape, dtype=torch.int64) for shape in (labels.shape, (size,), (), ()))
+
+
+def check_positive(name: str, value: float) -> float:
+    if type(value) is float and 0 < value < math.inf:  # the usual case, without the cost of `isinstance(value, Real)`
+        return value
+    if isinstance(value, Tensor):
+        raise ValueError(  # noqa: TRY004 - one error type at the public edge
+            f"{name} must be a number; got a tensor, to which no gradient would flow. Pass float({name})."
+        )
+    if not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{name} must be a finite number above 0; got {value!r}.")
+    return float(value)
+
+
+def check_prototype_share(weight: float, share: float | None, average: str) -> None:
+    """Check the arguments that weight l_pt in `esupcon_loss`."""
+    check_choice("prototype_average", average, ("class", "sample"))
+    if not isinstance(weight, Real) or not math.isfinite(weight) or weight < 0:
+        raise ValueError(f"prototype_weight must be a finite number of at least 0; got {weight!r}.")
+    if share is None:
+        if average != "class":
+            raise ValueError(f"prototype_average={average!r} needs a prototype_share; got None. Pass one from 0 to 1.")
+        return
+    if not isinstance(share, Real) or not 0 <= share <= 1:
+        raise ValueError(f"prototype_share must be a number from 0 to 1, or None; got {share!r}.")
+    if weight != 1:
+        raise ValueError(
+            f"prototype_weight and prototype_share exclude each other; got {weight!r} and {share!r}. "
+            "Leave prototype_weight at 1."
+        )
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
+    return value

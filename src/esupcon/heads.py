@@ -1,13 +1,12 @@
-"""Classifier heads: they hold the parameters that the losses take as arguments, and give logits."""
+"""Classifier heads: they hold the parameters that the losses take as arguments, and return logits."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from esupcon.cosine import class_sums, unit_rows
-from esupcon.precision import without_autocast
-from esupcon.validation import check_embeddings, check_labels, check_temperature
+from esupcon._contrast import class_sums, unit_rows, without_autocast
+from esupcon.functional import check_embeddings, check_positive, count_classes
 
 
 class LinearHead(nn.Linear):
@@ -20,18 +19,18 @@ class LinearHead(nn.Linear):
 class PrototypeHead(nn.Module):
     """`logits_k = cos(z, theta_k) / temperature`. `weight` (n_classes, dim) holds the prototypes theta.
 
-    The softmax of the logits is the posterior that `esupcon_loss` trains. Prototypes enter through their
-    direction alone, so their length carries no information; leave them out of weight decay.
+    The softmax of the logits is the posterior that `esupcon_loss` trains; if that has a `prototype_temperature`, pass
+    it as `temperature`. Only the direction of a prototype matters, so prototypes should have no weight decay.
     """
 
     def __init__(self, dim: int, n_classes: int, temperature: float = 0.1) -> None:
         super().__init__()
-        self.temperature = check_temperature(temperature)
+        self.temperature = check_positive("temperature", temperature)
         self.weight = nn.Parameter(torch.empty(n_classes, dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Random directions of length one: independent of dim and n_classes."""
+        """Draw random directions of length one, independent of dim and n_classes."""
         nn.init.normal_(self.weight)
         with torch.no_grad():
             self.weight.copy_(unit_rows(self.weight))
@@ -47,8 +46,7 @@ class PrototypeHead(nn.Module):
 
 
 def class_means(z: Tensor, labels: Tensor, n_classes: int) -> Tensor:
-    """`c_k = 1/n_k sum_{i: y_i = k} z_i / |z_i|`, shape (n_classes, d); zero for a class without samples."""
+    """Return `c_k = 1/n_k sum_{i: y_i = k} z_i / |z_i|`, shape (n_classes, d); zero for a class without samples."""
     z = check_embeddings(z)
-    labels = check_labels(labels, len(z), n_classes=n_classes)
-    counts = torch.bincount(labels, minlength=n_classes).clamp_min(1)
-    return class_sums(unit_rows(z), labels, n_classes) / counts.unsqueeze(1)
+    ids, counts, *_ = count_classes(labels, len(z), n_classes)
+    return class_sums(unit_rows(z), ids, n_classes) / counts.clamp_min(1).unsqueeze(1)

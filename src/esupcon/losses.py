@@ -1,4 +1,4 @@
-"""Module shells over `esupcon.functional`: hyper-parameters in `__init__`, tensors in `forward`, no parameters.
+"""The losses of `esupcon.functional` as modules: settings in `__init__`, tensors in `forward`, no parameters.
 
 Prototypes are parameters of a model (`esupcon.heads.PrototypeHead`), so they are saved and optimised with it;
 the losses that need them take them in `forward`.
@@ -9,8 +9,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from esupcon import functional as F
-from esupcon.functional import Average
-from esupcon.validation import check_choice, check_temperature, check_weight
+from esupcon.functional import Average, PrototypeAverage, check_choice, check_positive, check_prototype_share
 
 
 class SimCLRLoss(nn.Module):
@@ -18,7 +17,7 @@ class SimCLRLoss(nn.Module):
 
     def __init__(self, temperature: float = 0.5) -> None:
         super().__init__()
-        self.temperature = check_temperature(temperature)
+        self.temperature = check_positive("temperature", temperature)
 
     def forward(self, z: Tensor) -> Tensor:
         return F.simclr_loss(z, temperature=self.temperature)
@@ -32,7 +31,7 @@ class SupConLoss(nn.Module):
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
-        self.temperature = check_temperature(temperature)
+        self.temperature = check_positive("temperature", temperature)
 
     def forward(self, z: Tensor, labels: Tensor) -> Tensor:
         return F.supcon_loss(z, labels, temperature=self.temperature)
@@ -46,7 +45,7 @@ class SPCELoss(nn.Module):
 
     def __init__(self, temperature: float = 0.1, average: Average = "class") -> None:
         super().__init__()
-        self.temperature = check_temperature(temperature)
+        self.temperature = check_positive("temperature", temperature)
         check_choice("average", average, ("class", "batch"))
         self.average: Average = average
 
@@ -58,7 +57,7 @@ class SPCELoss(nn.Module):
 
 
 class TightnessLoss(nn.Module):
-    """`functional.tightness_loss` as a module; pass `z.detach()` where only the prototypes shall learn."""
+    """`functional.tightness_loss` as a module; pass `z.detach()` to train only the prototypes."""
 
     def forward(self, z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
         return F.tightness_loss(z, labels, prototypes)
@@ -67,15 +66,41 @@ class TightnessLoss(nn.Module):
 class ESupConLoss(nn.Module):
     """`functional.esupcon_loss` as a module."""
 
-    def __init__(self, temperature: float = 0.1, prototype_weight: float = 1.0) -> None:
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        prototype_weight: float = 1.0,
+        *,
+        prototype_temperature: float | None = None,
+        prototype_share: float | None = None,
+        prototype_average: PrototypeAverage = "class",
+    ) -> None:
         super().__init__()
-        self.temperature = check_temperature(temperature)
-        self.prototype_weight = check_weight("prototype_weight", prototype_weight)
+        check_prototype_share(prototype_weight, prototype_share, prototype_average)
+        if prototype_temperature is not None:
+            prototype_temperature = check_positive("prototype_temperature", prototype_temperature)
+        self.temperature = check_positive("temperature", temperature)
+        self.prototype_weight = float(prototype_weight)
+        self.prototype_temperature = prototype_temperature
+        self.prototype_share = prototype_share
+        self.prototype_average: PrototypeAverage = prototype_average
 
     def forward(self, z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
         return F.esupcon_loss(
-            z, labels, prototypes, temperature=self.temperature, prototype_weight=self.prototype_weight
+            z,
+            labels,
+            prototypes,
+            temperature=self.temperature,
+            prototype_weight=self.prototype_weight,
+            prototype_temperature=self.prototype_temperature,
+            prototype_share=self.prototype_share,
+            prototype_average=self.prototype_average,
         )
 
     def extra_repr(self) -> str:
-        return f"temperature={self.temperature}, prototype_weight={self.prototype_weight}"
+        shown = f"temperature={self.temperature}, prototype_weight={self.prototype_weight}"
+        if self.prototype_temperature is not None:
+            shown += f", prototype_temperature={self.prototype_temperature}"
+        if self.prototype_share is not None:
+            shown += f", prototype_share={self.prototype_share}, prototype_average={self.prototype_average!r}"
+        return shown

@@ -9,13 +9,13 @@ from typing import Literal
 
 from torch import nn
 
+from esupcon.functional import check_choice
 from esupcon.heads import LinearHead, PrototypeHead
 from esupcon.models.custom import CustomEncoder, embedding_width
 from esupcon.models.mlp import MLP, PrecomputedEmbedding
 from esupcon.models.network import Network, ProjectionHead
 from esupcon.models.resnet import LARGEST_FOR_SMALL_STEM, PUBLISHED_WIDTH, RESNET_DEPTHS, ResNet, Stem
 from esupcon.models.timm_encoder import timm_encoder
-from esupcon.validation import check_choice
 
 __all__ = ["build_encoder", "build_head", "build_network", "build_projector", "embedding_dim", "resolve_spec"]
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from esupcon.validation import check_choice
+from esupcon.functional import check_choice
 
 __all__ = ["LARGEST_FOR_SMALL_STEM", "MAX_WIDTH", "PUBLISHED_WIDTH", "RESNET_DEPTHS", "ResNet", "Stem"]
 
