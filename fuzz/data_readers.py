@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -15,24 +14,20 @@ import numpy as np
 from PIL import Image
 from reader import Reader, in_file, of_arrays, quiet
 
-from esupcon.data.cache import entry
-from esupcon.data.cifar import read_cifar10
-from esupcon.data.decode import DecodeSpec, decode_rows, image_dimensions
-from esupcon.data.extract import extract
-from esupcon.data.huggingface import list_arrow
-from esupcon.data.npz import read_npz
-from esupcon.data.safe_pickle import read_pickle
-from esupcon.data.tables import list_csv
-from esupcon.data.tiny_imagenet import list_tiny_imagenet
+from esupcon.data import DataOptions
+from esupcon.data.cache import cached
+from esupcon.data.decode import DecodeSpec, decode_images, image_dimensions
+from esupcon.data.named import extract, read_tiny_imagenet
+from esupcon.data.parquet import read_parquet
+from esupcon.data.sources import Source, read_csv, read_npz
 from esupcon.probability import Predictions
+
+OPTIONS = DataOptions()
 
 
 def data_readers() -> Iterator[tuple[str, Reader]]:
     yield "image", Reader(_encoded_images, _decode)
-    yield (
-        "npz",
-        Reader(_image_archives, in_file("d.npz", lambda file: read_npz(file, quiet)), _essence_of_arrays),
-    )
+    yield "npz", Reader(_image_archives, in_file("d.npz", lambda file: read_npz(file, OPTIONS, quiet)), _essence)
     yield (
         "predictions",
         Reader(
@@ -41,12 +36,8 @@ def data_readers() -> Iterator[tuple[str, Reader]]:
             lambda found: of_arrays(found.logits, found.labels),
         ),
     )
-    yield "pickle", Reader(_pickles, in_file("p.pkl", read_pickle))
-    yield "cifar", Reader(lambda: [pickle.dumps(_cifar_batch(), p) for p in (0, 2, 4)], _read_cifar)
-    yield "csv", Reader(_tables, in_file("t.csv", lambda file: list_csv(file, quiet)))
-    yield "parquet", Reader(_parquet_files, in_file("t.parquet", _read_arrow))
-    yield "arrow", Reader(_arrow_streams, _read_arrow_stream)
-    yield "data-set-notes", Reader(_data_set_notes, _read_notes)
+    yield "csv", Reader(_tables, in_file("t.csv", lambda file: read_csv(file, OPTIONS, quiet)))
+    yield "parquet", Reader(_parquet_files, in_file("t.parquet", _read_parquet))
     yield "tiny-imagenet", Reader(_annotations, _read_tiny)
     yield "archive", Reader(_archives, _read_archive)
     yield "cache-entry", Reader(_cache_entries, _read_cache_entry)
@@ -88,8 +79,7 @@ def _encoded_images() -> list[bytes]:
 def _decode(folder: Path, content: bytes) -> object:
     rows = np.zeros((1, 3, 8, 8), np.uint8)
     image_dimensions(content, 10**6)
-    unreadable, _ = decode_rows([content], rows, DecodeSpec(8, 8, 3, max_pixels=10**6))
-    return unreadable
+    return decode_images([content], rows, DecodeSpec(8, 8, 3, max_pixels=10**6)).unreadable
 
 
 def _npz(**arrays: Any) -> bytes:
@@ -105,29 +95,13 @@ def _image_archives() -> list[bytes]:
     return [_npz(x_train=x, y_train=y, classes=np.array(["one", "two"])), plain.getvalue()]
 
 
-def _essence_of_arrays(found: Any) -> Any:
-    return of_arrays(found.x_train, found.y_train, found.x_test, found.y_test), tuple(found.classes)
+def _essence(found: Source) -> Any:
+    assert isinstance(found.images, np.ndarray)
+    return of_arrays(found.images, found.labels), found.classes, found.n_train
 
 
 def _prediction_files() -> list[bytes]:
     return [_npz(logits=np.eye(4, dtype=np.float32), labels=np.arange(4)), _npz(logits=np.zeros((2, 3)), labels=[0, 1])]
-
-
-def _cifar_batch(n: int = 4) -> dict[bytes, Any]:
-    return {b"labels": list(range(n)), b"data": np.zeros((n, 3072), np.uint8), b"filenames": [b"x"] * n}
-
-
-def _pickles() -> list[bytes]:
-    plain = {b"a": [1, 2.5, None, "x"], b"b": (np.arange(3), np.zeros((2, 2), ">f4"))}
-    return [pickle.dumps(value, protocol) for protocol in (0, 2, 4, 5) for value in (plain, _cifar_batch(1))]
-
-
-def _read_cifar(folder: Path, content: bytes) -> object:
-    for name in (*(f"data_batch_{i}" for i in range(2, 6)), "test_batch"):
-        (folder / name).write_bytes(pickle.dumps(_cifar_batch(), 2))
-    (folder / "batches.meta").write_bytes(pickle.dumps({b"label_names": [b"a", b"b", b"c", b"d"]}, 2))
-    (folder / "data_batch_1").write_bytes(content)
-    return read_cifar10(folder, quiet)
 
 
 def _tables() -> list[bytes]:
@@ -151,49 +125,9 @@ def _parquet_files() -> list[bytes]:
     return found
 
 
-def _arrow_streams() -> list[bytes]:
-    import pyarrow  # noqa: PLC0415
-
-    images = [{"bytes": content, "path": "x"} for content in _encoded_images()[:2]] * 2
-    features = {"label": {"_type": "ClassLabel", "names": ["a", "b"]}, "image": {"_type": "Image"}}
-    noted = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
-    table = pyarrow.table({"image": images, "label": [0, 1, 0, 1]}).replace_schema_metadata(noted)
-    buffer = io.BytesIO()
-    with pyarrow.ipc.new_stream(buffer, table.schema) as writer:
-        writer.write_table(table)
-    return [buffer.getvalue()]
-
-
-def _read_arrow(folder: Path) -> object:
-    listing = list_arrow(folder, quiet)
-    return [len(listing.labels), [type(one) for one in listing.images], list(listing.images.sample(2))]
-
-
-def _read_arrow_stream(folder: Path, content: bytes) -> object:
-    (folder / "d.arrow").write_bytes(content)
-    (folder / "state.json").write_text('{"_data_files": [{"filename": "d.arrow"}]}')
-    return _read_arrow(folder)
-
-
-def _data_set_notes() -> list[bytes]:
-    features = {"label": {"_type": "ClassLabel", "names": ["a", "b"]}, "image": {"_type": "Image"}}
-    values = {"splits": ["train"], "_data_files": [{"filename": "d.arrow"}], "features": features}
-    return [json.dumps(values).encode()]
-
-
-def _read_notes(folder: Path, content: bytes) -> object:
-    """One document serves as dataset_dict.json, state.json and dataset_info.json, which all are read."""
-    import pyarrow  # noqa: PLC0415
-
-    part = folder / "train"
-    part.mkdir()
-    table = pyarrow.table({"image": [b"x", b"y"], "label": [0, 1]})
-    with pyarrow.OSFile(str(part / "d.arrow"), "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    (folder / "dataset_dict.json").write_bytes(content)
-    for name in ("state.json", "dataset_info.json"):
-        (part / name).write_bytes(content)
-    return _read_arrow(folder)
+def _read_parquet(file: Path) -> object:
+    found = read_parquet(file, OPTIONS, quiet)
+    return [found.digest(), list(found.images.sample(2))]  # type: ignore[union-attr]  # images of a file are no array
 
 
 def _annotations() -> list[bytes]:
@@ -207,7 +141,7 @@ def _read_tiny(folder: Path, content: bytes) -> object:
     (folder / "val").mkdir()
     (folder / "val" / "val_annotations.txt").write_bytes(content)
     (folder / "words.txt").write_bytes(content)
-    return list_tiny_imagenet(folder, quiet)
+    return read_tiny_imagenet(folder, OPTIONS, quiet)
 
 
 def _archives() -> list[bytes]:
@@ -243,14 +177,13 @@ def _cache_entries() -> list[bytes]:
 
 
 def _read_cache_entry(folder: Path, content: bytes) -> object:
-    def fill(file: Path, rows: np.ndarray[Any, Any]) -> tuple[list[int], dict[str, object]]:
+    def fill(rows: np.ndarray[Any, Any]) -> dict[str, Any]:
         rows[:] = 7
-        return [], {"unreadable": {}, "animated": 0}
+        return {"unreadable": {}, "animated": 0}
 
-    (folder / "key").mkdir()
-    (folder / "key" / "images.u8").write_bytes(bytes(8))
-    (folder / "key" / "entry.json").write_bytes(content)
-    found = entry(folder, "key", (2, 1, 2, 2), fill, quiet)
+    (folder / "key.u8").write_bytes(bytes(8))
+    (folder / "key.json").write_bytes(content)
+    found = cached(folder, "key", (2, 1, 2, 2), fill, quiet)
     if not (found.images == 7).all():
         raise AssertionError("an entry that nobody wrote was believed")
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from esupcon.data.datasets import _REGISTERED
+from esupcon.data.dataset import _REGISTERED
 from esupcon.engine.objective import _LOSSES
 from esupcon.methods import METHODS
 

@@ -1,4 +1,4 @@
-"""The Dataset itself, and what importing it costs."""
+"""Dataset, its options, rows without copies, registered sets, and the cost of imports."""
 
 import subprocess
 import sys
@@ -8,7 +8,8 @@ import pytest
 from pictures import class_folder, quietly, said
 
 import esupcon.data
-from esupcon.data import Dataset
+from esupcon.data import DataOptions, Dataset, dataset, register_dataset, source_digest
+from esupcon.data.dataset import Rows, take_rows
 
 
 def made(**changes):
@@ -22,13 +23,13 @@ def made(**changes):
     return Dataset(**{**fields, **changes})
 
 
-def test_what_it_says_of_itself():
+def test_repr():
     data = made(name="toy")
     assert (data.n_classes, data.image_shape) == (2, (3, 2, 2))
     assert repr(data) == "Dataset('toy', 4 train and 2 test images of 3x2x2, 2 classes)"
 
 
-def test_the_fingerprint_is_of_the_content():
+def test_fingerprint_depends_on_the_content():
     assert made().fingerprint == made(name="other", notes=("x",)).fingerprint
     changed = np.zeros((4, 3, 2, 2), np.uint8)
     changed[3, 2, 1, 1] = 1
@@ -44,7 +45,7 @@ def test_the_fingerprint_is_of_the_content():
     assert len(made().fingerprint) == 64
 
 
-def test_the_fingerprint_is_the_same_mapped_or_in_memory(tmp_path):
+def test_fingerprint_is_equal_mapped_or_in_memory(tmp_path):
     class_folder(tmp_path / "set" / "train", {"a": 5, "b": 5})
     class_folder(tmp_path / "set" / "test", {"a": 2, "b": 2})
     mapped = quietly(tmp_path / "set", tmp_path)
@@ -63,10 +64,10 @@ def test_the_fingerprint_is_the_same_mapped_or_in_memory(tmp_path):
         ({"y_test": np.array([0.0, 1.0])}, "y_test must be int64"),
         ({"y_test": np.array([0, 2])}, r"0\.\.1; it has 0 to 2"),
         ({"y_test": np.array([-1, 0])}, "it has -1 to 0"),
-        ({"x_test": np.ones((2, 1, 2, 2), np.uint8)}, "alike"),
+        ({"x_test": np.ones((2, 1, 2, 2), np.uint8)}, "one shape"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes, message):
+def test_invalid_fields_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         made(**changes)
 
@@ -82,7 +83,7 @@ def test_mapped_images_become_tensors_without_a_warning(tmp_path):
     assert quietly(tmp_path / "set", tmp_path).fingerprint == before
 
 
-def test_what_a_source_says_reaches_the_log_and_the_notes(tmp_path):
+def test_messages_reach_the_log_and_the_notes(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 5, "b": 5})
     lines = []
     data = esupcon.data.load(root, cache_dir=tmp_path / "cache", log=lines.append)
@@ -90,14 +91,14 @@ def test_what_a_source_says_reaches_the_log_and_the_notes(tmp_path):
     assert said(data, "image_size is 24")
 
 
-def test_importing_the_package_is_light():
+def test_import_needs_neither_torch_nor_numpy():
     code = (
         "import sys, esupcon.data\n"
         "print([name for name in ('torch', 'sklearn', 'pyarrow', 'rich', 'PIL', 'numpy') if name in sys.modules])\n"
         "esupcon.data.load\n"
         "print([name for name in ('torch', 'sklearn', 'pyarrow', 'rich') if name in sys.modules])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines() == ["[]", "[]"]
 
 
@@ -107,3 +108,65 @@ def test_public_names():
         assert getattr(esupcon.data, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):
         esupcon.data.nonsense  # noqa: B018 - looked up for its refusal
+
+
+def test_every_option_has_a_help_text_and_those_without_effect_are_in_no_key():
+    assert all(field.description for field in DataOptions.model_fields.values())
+    given = {"data_dir": "x", "cache_dir": "y", "cache": False, "workers": 3, "strict": True, "download": False}
+    assert DataOptions(**given).model_dump() == DataOptions().model_dump()
+    assert not set(given) & set(DataOptions().model_dump())
+    assert DataOptions(image_size=[3, 4]).model_dump()["image_size"] == (3, 4)
+
+
+def test_options_are_taken_as_an_object_and_as_fields(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 5, "b": 5})
+    options = DataOptions(image_size=8, cache=False, workers=1)
+    assert esupcon.data.load(root, options, log=lambda line: None).image_shape == (3, 8, 8)
+    changed = esupcon.data.load(root, options, log=lambda line: None, channels=1, image_size=9)
+    assert changed.image_shape == (1, 9, 9)
+
+
+def test_rows_are_read_without_a_copy_of_the_array(tmp_path, monkeypatch):
+    array = np.arange(240, dtype=np.uint8).reshape(10, 1, 4, 6)
+    indices = np.array([7, 2, 2, 9])
+    monkeypatch.setattr(dataset, "_COPIED_BYTES", 0)
+    rows = take_rows(array, indices)
+    assert isinstance(rows, Rows)
+    assert (len(rows), rows.shape, rows.dtype, rows.ndim, rows.nbytes) == (4, (4, 1, 4, 6), np.uint8, 4, 96)
+    for key in (1, -1, slice(1, 3), slice(None), np.array([3, 0]), indices > 5, [0, 2]):
+        np.testing.assert_array_equal(rows[key], array[indices][key])
+    np.testing.assert_array_equal(np.asarray(rows), array[indices])
+    np.testing.assert_array_equal(take_rows(rows, np.array([3, 0]))[:], array[[9, 7]])
+    view = take_rows(array, np.arange(3, 8))
+    assert view.base is not None
+    np.testing.assert_array_equal(view, array[3:8])
+
+
+def test_large_parts_are_rows_of_one_mapped_file(tmp_path, monkeypatch):
+    root = class_folder(tmp_path / "set", {"a": 6, "b": 6})
+    (root / "a" / "bad.png").write_bytes(b"bad")
+    small = quietly(root, tmp_path)
+    monkeypatch.setattr(dataset, "_COPIED_BYTES", 100)
+    large = quietly(root, tmp_path)
+    assert isinstance(large.x_train, Rows)
+    assert isinstance(large.x_train.array, np.memmap)
+    assert large.x_train.array.base is large.x_test.array.base
+    assert large.fingerprint == small.fingerprint
+
+
+def test_registered_set_is_loaded_and_hashed_by_content(monkeypatch):
+    monkeypatch.setattr(dataset, "_REGISTERED", {})
+    register_dataset("toy", made)
+    assert esupcon.data.load("toy").name == "toy"
+    before = source_digest("toy")
+    assert before == made().fingerprint
+    register_dataset("toy", lambda: made(y_train=np.array([1, 0, 0, 1])))
+    assert source_digest("toy") != before
+    with pytest.raises(ValueError, match="do not apply to 'toy'"):
+        esupcon.data.load("toy", image_size=3)
+    register_dataset("toy", lambda: [1])
+    with pytest.raises(ValueError, match=r"must return an esupcon\.data\.Dataset; it returned a list"):
+        esupcon.data.load("toy")
+    for name in ("digits", "a b", ""):
+        with pytest.raises(ValueError, match="must be an identifier"):
+            register_dataset(name, made)

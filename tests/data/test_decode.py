@@ -1,8 +1,14 @@
-"""One image file: every mode, every orientation, and everything that can be wrong with a file."""
+"""Decoding: every mode, every orientation, everything that can be wrong with a file, many files on threads."""
 
 import io
+import itertools
 import os
+import signal
 import struct
+import subprocess
+import sys
+import threading
+import time
 import warnings
 import zlib
 
@@ -10,19 +16,20 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from pictures import picture, saved
+from pictures import class_folder, picture, quietly, saved
 from PIL import Image, ImageFile, ImageOps
 
-from esupcon.data.decode import DecodeSpec, decode_rows, image_dimensions
+from esupcon.data import decode, load_images
+from esupcon.data.decode import DecodeSpec, decode_images, fit_arrays, image_dimensions
 
 
 def decoded(encoded, height=24, width=24, channels=3, max_pixels=10**8):
     """The array, or the reason there is none."""
     rows = np.zeros((1, channels, height, width), np.uint8)
     one = encoded if isinstance(encoded, bytes) else str(encoded)
-    unreadable, animated = decode_rows([one], rows, DecodeSpec(height, width, channels, max_pixels))
-    decoded.animated = animated
-    return unreadable[0] if unreadable else rows[0]
+    findings = decode_images([one], rows, DecodeSpec(height, width, channels, max_pixels))
+    decoded.animated = findings.animated
+    return findings.unreadable[0] if findings.unreadable else rows[0]
 
 
 def planes(image):
@@ -36,7 +43,7 @@ def as_file(image, kind="PNG", **options):
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "PPM", "TIFF", "WEBP", "JPEG2000"])
-def test_lossless_formats_come_through_unchanged(kind):
+def test_lossless_formats_are_unchanged(kind):
     options = {"lossless": True} if kind == "WEBP" else {}
     np.testing.assert_array_equal(decoded(as_file(picture(), kind, **options)), planes(picture()))
 
@@ -46,7 +53,7 @@ def test_jpeg_is_what_pillow_decodes():
     np.testing.assert_array_equal(decoded(data), planes(Image.open(io.BytesIO(data))))
 
 
-def test_the_format_is_told_by_content_not_by_name(tmp_path):
+def test_format_is_found_from_content_not_from_the_name(tmp_path):
     path = saved(tmp_path / "really a png.jpg", picture(), format="PNG")
     np.testing.assert_array_equal(decoded(path), planes(picture()))
 
@@ -84,7 +91,7 @@ def over_white(rgba):
     return (colour * alpha + 255 * (1 - alpha)).transpose(2, 0, 1)
 
 
-def test_alpha_is_laid_over_white():
+def test_alpha_is_composited_on_white():
     rgba = np.dstack([np.asarray(picture()), np.linspace(0, 255, 24 * 24).reshape(24, 24).astype(np.uint8)])
     got = decoded(as_file(Image.fromarray(rgba)))
     np.testing.assert_allclose(got, over_white(rgba), atol=1)
@@ -109,7 +116,7 @@ def test_transparent_palette_colour_and_colour_key():
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_sixteen_bits_are_scaled_not_clipped(kind):
+def test_sixteen_bits_are_scaled(kind):
     values = np.linspace(0, 65535, 24 * 24).reshape(24, 24).astype(np.uint16)
     got = decoded(as_file(Image.fromarray(values), kind))
     np.testing.assert_allclose(got[0], values * (255 / 65535), atol=0.5 + 1e-9)
@@ -143,14 +150,14 @@ def test_every_exif_orientation(kind, orientation):
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 77])
-def test_an_impossible_orientation_is_none(orientation):
+def test_invalid_orientation_is_ignored(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = as_file(picture(), exif=exif)
     np.testing.assert_array_equal(decoded(data), planes(picture()))
 
 
-def test_broken_exif_does_not_cost_the_picture():
+def test_broken_exif_is_ignored():
     data = as_file(picture(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xffnonsense")
     assert isinstance(decoded(data), np.ndarray)
 
@@ -162,7 +169,7 @@ def test_broken_exif_does_not_cost_the_picture():
     orientation=st.integers(1, 8),
 )
 @example(size=(25, 1), target=(1, 39), orientation=1)  # 39 * (25 / 39) is a little more than 25
-def test_any_size_is_cropped_about_the_centre_and_resized(size, target, orientation):
+def test_any_size_is_cropped_and_resized(size, target, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = as_file(picture(*size), exif=exif)
@@ -174,7 +181,7 @@ def test_any_size_is_cropped_about_the_centre_and_resized(size, target, orientat
     np.testing.assert_allclose(got, planes(expected), atol=2)
 
 
-def test_a_large_photograph_is_shrunk_while_decoding_and_stays_the_same_picture():
+def test_large_jpeg_is_shrunk_while_decoding():
     data = as_file(picture(1600, 1200), "JPEG", quality=95)
     expected = ImageOps.fit(Image.open(io.BytesIO(data)), (32, 32), Image.Resampling.BILINEAR)
     difference = np.abs(decoded(data, 32, 32).astype(int) - planes(expected))
@@ -183,7 +190,7 @@ def test_a_large_photograph_is_shrunk_while_decoding_and_stays_the_same_picture(
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF"])
-def test_the_first_frame_of_an_animation(kind):
+def test_first_frame_of_an_animation(kind):
     frames = [Image.new("RGB", (24, 24), colour) for colour in ((200, 0, 0), (0, 200, 0), (0, 0, 200))]
     options = {"lossless": True} if kind == "WEBP" else {}
     got = decoded(as_file(frames[0], kind, save_all=True, append_images=frames[1:], **options))
@@ -191,7 +198,7 @@ def test_the_first_frame_of_an_animation(kind):
     np.testing.assert_array_equal(got[:, 5, 5], [200, 0, 0])
 
 
-def test_a_camera_file_with_a_preview_is_no_animation():
+def test_camera_file_with_a_preview_is_no_animation():
     data = as_file(picture(), "MPO", save_all=True, append_images=[picture(8, 8)])
     assert isinstance(decoded(data), np.ndarray)
     assert decoded.animated == 0
@@ -208,17 +215,17 @@ def png_that_claims(width, height):
 
 
 @pytest.mark.parametrize("side", [9_500, 14_000, 60_000, 2_000_000])
-def test_a_decompression_bomb_is_refused_by_its_header(side):
+def test_decompression_bomb_is_refused_by_its_header(side):
     assert "pixels" in decoded(png_that_claims(side, side), max_pixels=89_478_485)
 
 
-def test_the_limit_of_pixels_is_the_callers():
+def test_caller_sets_the_limit_of_pixels():
     data = as_file(picture(30, 20))
     assert isinstance(decoded(data, max_pixels=600), np.ndarray)
     assert "30 x 20" in decoded(data, max_pixels=599)
 
 
-def test_what_is_no_image(tmp_path):
+def test_files_that_are_no_images(tmp_path):
     (tmp_path / "text.jpg").write_text("these are not the pixels you are looking for")
     (tmp_path / "nothing.png").touch()
     (tmp_path / "folder.jpg").mkdir()
@@ -240,7 +247,7 @@ def test_what_is_no_image(tmp_path):
     assert "0 bytes" in decoded(b"")
 
 
-def test_a_file_nobody_may_read(tmp_path):
+def test_file_without_permission(tmp_path):
     path = saved(tmp_path / "secret.png")
     path.chmod(0)
     if os.access(path, os.R_OK):
@@ -255,7 +262,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "PPM", "WEBP"])
-def test_half_a_file_is_refused(kind):
+def test_truncated_file_is_refused(kind):
     reason = decoded(WHOLE[kind][: len(WHOLE[kind]) // 2])
     assert isinstance(reason, str)
     assert "\n" not in reason
@@ -263,7 +270,7 @@ def test_half_a_file_is_refused(kind):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kind=st.sampled_from(sorted(WHOLE)), data=st.data())
-def test_damage_of_any_kind_gives_an_image_or_a_reason(kind, data):
+def test_damaged_file_gives_an_image_or_a_reason(kind, data):
     """Nothing else comes out of it: no exception, no warning."""
     whole = bytearray(WHOLE[kind])
     for _ in range(data.draw(st.integers(0, 4))):
@@ -282,7 +289,7 @@ def test_any_bytes(data):
     assert isinstance(decoded(data), str | np.ndarray)
 
 
-def test_pillows_own_switches_are_neither_obeyed_nor_changed(monkeypatch):
+def test_pillow_settings_are_ignored_and_restored(monkeypatch):
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     assert isinstance(decoded(WHOLE["PNG"][:-60]), str)
@@ -291,14 +298,179 @@ def test_pillows_own_switches_are_neither_obeyed_nor_changed(monkeypatch):
     assert Image.MAX_IMAGE_PIXELS == 10
 
 
-def test_warnings_are_kept_from_the_user():
+def test_pillow_warnings_are_hidden():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert isinstance(decoded(as_file(picture(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff")), np.ndarray)
 
 
-def test_dimensions_come_from_the_header(tmp_path):
+def test_dimensions_are_read_from_the_header(tmp_path):
     assert image_dimensions(str(saved(tmp_path / "a.png", picture(31, 17)))) == (31, 17)
     assert image_dimensions(b"nothing") is None
     assert image_dimensions(str(tmp_path / "absent")) is None
     assert image_dimensions(png_that_claims(9_500, 9_500), max_pixels=100) is None
+
+
+# --- Arrays: Pillow is the reference ---
+
+
+def noise(seed, *shape):
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    target=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    channels=st.sampled_from([1, 3]),
+)
+def test_arrays_are_resized_and_converted_as_files_are(size, target, channels):
+    image = noise(1, 1, channels, *size)
+    wanted = 4 - channels
+    as_png = as_file(Image.fromarray(image[0, 0] if channels == 1 else image[0].transpose(1, 2, 0)))
+    got = fit_arrays(image, DecodeSpec(*target, wanted))[0]
+    np.testing.assert_array_equal(got, decoded(as_png, *target, wanted))
+
+
+def test_arrays_that_fit_are_not_copied():
+    images = noise(2, 4, 1, 8, 8)
+    assert fit_arrays(images, DecodeSpec(8, 8, 1)) is images
+    assert fit_arrays(images[:0], DecodeSpec(4, 4, 3)).shape == (0, 3, 4, 4)
+
+
+# --- Many files ---
+
+SPEC = DecodeSpec(16, 16)
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory):
+    """Paths and bytes, intact and broken."""
+    folder = tmp_path_factory.mktemp("many")
+    items = [str(saved(folder / f"{i}.png", picture(20 + i % 7, 20, seed=i))) for i in range(200)]
+    items[7] = str(folder / "absent.png")
+    items[130] = b"no image"
+    items[131] = (folder / "3.png").read_bytes()
+    return items
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, None])
+def test_number_of_threads_does_not_change_the_result(encoded, workers):
+    expected = [decoded(one, 16, 16) for one in encoded]
+    done = []
+    rows = np.zeros((len(encoded), *SPEC.shape), np.uint8)
+    findings = decode_images(iter(encoded), rows, SPEC, workers=workers, advance=done.append)
+    assert sorted(findings.unreadable) == [7, 130]
+    assert sum(done) == len(encoded)
+    for i, one in enumerate(expected):
+        assert findings.unreadable[i] == one if isinstance(one, str) else (rows[i] == one).all()
+
+
+def test_two_threads_decode_at_the_same_time(encoded, monkeypatch):
+    """Each of two threads waits until the other one is inside the decoder."""
+    both, real, arrived = threading.Barrier(2, timeout=20), decode._decode, set()
+
+    def meet(one, spec):
+        if threading.get_ident() not in arrived:
+            arrived.add(threading.get_ident())
+            both.wait()
+        return real(one, spec)
+
+    monkeypatch.setattr(decode, "_decode", meet)
+    decode_images(encoded, np.zeros((len(encoded), *SPEC.shape), np.uint8), SPEC, workers=2)
+    assert len(arrived) == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_failure_of_the_source_is_raised(workers):
+    def broken():
+        yield from [b"x"] * 40
+        raise ValueError("the file ends in the middle")
+
+    threads = threading.active_count()
+    with pytest.raises(ValueError, match="in the middle"):
+        decode_images(broken(), np.zeros((90, *SPEC.shape), np.uint8), SPEC, workers=workers)
+    assert threading.active_count() == threads
+
+
+def test_large_images_are_held_one_at_a_time():
+    """What a Parquet file yields is read only when a thread needs it."""
+    ahead = []
+    source = enumerate(ahead.append(i) or bytes(decode._CHUNK_BYTES + 1) for i in range(100))
+    assert len(decode._next_chunk(source)) == 1
+    assert ahead == [0]
+
+
+INTERRUPTED = """
+import sys, threading, time
+import numpy as np
+from esupcon.data import decode
+def slow(one, spec):
+    time.sleep(0.2)
+    raise decode.Unreadable("slow")
+decode._decode = slow
+print("decoding", flush=True)
+try:
+    decode.decode_images([b"x"] * 1000, np.zeros((1000, 3, 8, 8), np.uint8), decode.DecodeSpec(8, 8), workers=4)
+except KeyboardInterrupt:
+    print("stopped", threading.active_count(), flush=True)
+"""
+
+
+def test_ctrl_c_stops_decoding_within_two_seconds():
+    process = subprocess.Popen([sys.executable, "-P", "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "decoding\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    output, _ = process.communicate(timeout=30)
+    assert time.monotonic() - began < 2
+    assert output == "stopped 1\n"
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return [saved(tmp_path / f"{i:02}.png", picture(20 + i, 30, seed=i)) for i in range(25)]
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 25, 100])
+def test_load_images_returns_the_files_in_order(paths, batch_size):
+    batches = list(load_images(iter(paths), 16, batch_size=batch_size, workers=2))
+    assert [len(batch.paths) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+    assert [path for batch in batches for path in batch.paths] == [str(path) for path in paths]
+    (whole,) = load_images(paths, 16, batch_size=25)
+    np.testing.assert_array_equal(np.concatenate([batch.images for batch in batches]), whole.images)
+    assert whole.images.shape == (25, 3, 16, 16)
+    assert whole.images.dtype == np.uint8
+
+
+def test_load_images_decodes_as_load_does(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 4, "b": 4}, width=50, height=31)
+    data = quietly(root, tmp_path, image_size=(12, 10), channels=1)
+    (batch,) = load_images(sorted(root.rglob("*.png")), (12, 10), channels=1)
+    loaded = np.concatenate([data.x_train, data.x_test])
+    assert {image.tobytes() for image in batch.images} == {image.tobytes() for image in loaded}
+
+
+def test_load_images_lists_unreadable_files_in_their_batch(paths, tmp_path):
+    mixed = [paths[0], tmp_path / "absent.png", paths[1], tmp_path / "gone.png", tmp_path / "lost.png"]
+    first, second = load_images(mixed, 8, batch_size=3)
+    assert first.paths == [str(paths[0]), str(paths[1])]
+    assert [path for path, _ in first.skipped] == [str(tmp_path / "absent.png")]
+    assert (second.paths, second.images.shape) == ([], (0, 3, 8, 8))
+    assert len(second.skipped) == 2
+
+
+def test_load_images_reads_an_endless_list_as_needed(paths):
+    batches = load_images(itertools.cycle(paths), 8, batch_size=10, workers=1)
+    first = next(batches)
+    before = first.images.copy()
+    assert len(next(batches).paths) == 10
+    np.testing.assert_array_equal(first.images, before)  # the next batch has memory of its own
+    assert list(load_images([], 8)) == []
+
+
+@pytest.mark.parametrize(("size", "options"), [(0, {}), (8, {"batch_size": 0}), (8, {"channels": 2}), ((4, 0), {})])
+def test_load_images_refuses_mistakes_at_once(size, options):
+    with pytest.raises(ValueError, match="load_images needs"):
+        load_images(["x"], size, **options)

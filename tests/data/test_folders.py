@@ -1,4 +1,4 @@
-"""A folder of images, in order and in disorder."""
+"""Folders of images, tidy and messy."""
 
 import os
 import unicodedata
@@ -8,10 +8,11 @@ import pytest
 from pictures import class_folder, picture, quietly, said, saved
 from PIL import Image
 
+from esupcon._io import OwnedFolder
 from esupcon.data import load
 
 
-def test_class_folders_are_split_by_class_and_it_is_said(tmp_path, capsys):
+def test_class_folders_are_split_by_class_with_a_message(tmp_path, capsys):
     root = class_folder(tmp_path / "pets", {"cat": 10, "dog": 20})
     data = load(root, cache_dir=tmp_path / "cache")
     assert data.classes == ("cat", "dog")
@@ -20,7 +21,7 @@ def test_class_folders_are_split_by_class_and_it_is_said(tmp_path, capsys):
     assert data.x_train.shape == (24, 3, 24, 24)
     assert data.x_train.dtype == np.uint8
     assert data.y_train.dtype == np.int64
-    assert said(data, "no test part", "6 of 30", "seed=0")
+    assert said(data, "no test part", "6 of 30", "split_seed=0")
     spoken = capsys.readouterr()
     assert spoken.out == ""
     assert [line.removeprefix("esupcon: ") for line in spoken.err.splitlines()] == list(data.notes)
@@ -41,15 +42,18 @@ def test_every_image_arrives_with_its_class(tmp_path):
     assert seen == sorted(2 * list(range(200, 206)))
 
 
-def test_the_seed_decides_the_split(tmp_path):
+def test_split_depends_on_the_seed(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 20, "b": 20})
-    assert quietly(root, tmp_path, seed=1).fingerprint == quietly(root, tmp_path, seed=1).fingerprint
-    assert quietly(root, tmp_path, seed=1).fingerprint != quietly(root, tmp_path, seed=2).fingerprint
+    assert quietly(root, tmp_path, split_seed=1).fingerprint == quietly(root, tmp_path, split_seed=1).fingerprint
+    assert quietly(root, tmp_path, split_seed=1).fingerprint != quietly(root, tmp_path, split_seed=2).fingerprint
     half = quietly(root, tmp_path, test_fraction=0.5)
     assert (len(half.x_train), len(half.x_test)) == (20, 20)
 
 
-@pytest.mark.parametrize(("train", "test"), [("train", "test"), ("Train", "val"), ("training", "validation")])
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [("train", "test"), ("Train", "val"), ("training", "validation"), ("TRAIN", "Eval"), ("train", "VALID")],
+)
 def test_train_and_test_folders(tmp_path, train, test):
     root = tmp_path / "set"
     class_folder(root / train, {"a": 4, "b": 3})
@@ -62,15 +66,15 @@ def test_train_and_test_folders(tmp_path, train, test):
     np.testing.assert_array_equal(data.x_test[0], data.x_train[0])  # both were made as the first picture
 
 
-def test_test_is_preferred_to_val_and_that_is_said(tmp_path):
+def test_test_is_preferred_to_val_with_a_message(tmp_path):
     for part in ("train", "val", "test"):
         class_folder(tmp_path / "set" / part, {"a": 3, "b": 3 if part != "test" else 5})
     data = quietly(tmp_path / "set", tmp_path)
     assert len(data.y_test) == 8
-    assert said(data, "val is not read")
+    assert said(data, "skipped", "val:")
 
 
-def test_a_test_folder_without_classes_is_no_test_part(tmp_path):
+def test_test_folder_without_classes_is_no_test_part(tmp_path):
     class_folder(tmp_path / "set" / "train", {"a": 5, "b": 5})
     saved(tmp_path / "set" / "test" / "1.png")
     data = quietly(tmp_path / "set", tmp_path)
@@ -84,27 +88,27 @@ def test_train_alone_is_split(tmp_path):
     assert quietly(tmp_path / "set", tmp_path).classes == ("a", "b")
 
 
-def test_trains_may_be_a_class(tmp_path):
+def test_train_can_be_a_class_of_trains(tmp_path):
     root = class_folder(tmp_path / "vehicles", {"bus": 4, "train": 4})
     assert quietly(root, tmp_path).classes == ("bus", "train")
     nested = class_folder(tmp_path / "nested", {"bus": 4, "train/steam": 2, "train/electric": 2})
     assert quietly(nested, tmp_path).classes == ("bus", "train")
 
 
-def test_a_train_folder_with_images_of_its_own_is_a_class(tmp_path):
+def test_train_folder_with_images_of_its_own_is_a_class(tmp_path):
     root = class_folder(tmp_path / "set", {"train": 3, "train/steam": 2, "test": 4})
     data = quietly(root, tmp_path)
     assert data.classes == ("test", "train")
     assert np.bincount(np.concatenate([data.y_train, data.y_test])).tolist() == [4, 5]
 
 
-def test_images_may_lie_deeper(tmp_path):
+def test_images_in_subfolders_of_a_class(tmp_path):
     root = class_folder(tmp_path / "set", {"a/images/2020": 3, "a/images/2021": 2, "b": 3})
     data = quietly(root, tmp_path)
     assert np.bincount(np.concatenate([data.y_train, data.y_test])).tolist() == [5, 3]
 
 
-def test_images_may_lie_deeper_than_python_calls_itself(tmp_path):
+def test_images_deeper_than_the_recursion_limit(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     folders = [str(root / "a")]
     try:
@@ -121,7 +125,7 @@ def test_images_may_lie_deeper_than_python_calls_itself(tmp_path):
     assert len(data.y_train) + len(data.y_test) == 7
 
 
-def test_classes_called_by_numbers_are_in_numeric_order(tmp_path):
+def test_numeric_class_names_are_sorted_by_value(tmp_path):
     root = class_folder(tmp_path / "set", {"10": 2, "9": 2, "1": 2})
     assert quietly(root, tmp_path).classes == ("1", "9", "10")
 
@@ -134,7 +138,7 @@ def test_unicode_and_spaces_in_names(tmp_path):
     assert len(data.y_train) + len(data.y_test) == 10
 
 
-def test_a_file_name_that_is_no_utf8(tmp_path):
+def test_file_name_that_is_not_utf8(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     content = (root / "a" / "000.png").read_bytes()
     try:
@@ -146,7 +150,7 @@ def test_a_file_name_that_is_no_utf8(tmp_path):
     assert len(data.y_train) + len(data.y_test) == 7
 
 
-def test_one_class_in_two_spellings_of_unicode(tmp_path):
+def test_class_names_equal_after_unicode_normalisation_are_merged(tmp_path):
     composed, decomposed = (unicodedata.normalize(form, "Käfer") for form in ("NFC", "NFD"))
     root = class_folder(tmp_path / "set", {composed: 2, decomposed: 3, "b": 2})
     if len(list(root.iterdir())) == 2:
@@ -154,10 +158,10 @@ def test_one_class_in_two_spellings_of_unicode(tmp_path):
     data = quietly(root, tmp_path)
     assert data.classes == (composed, "b")
     assert np.bincount(np.concatenate([data.y_train, data.y_test])).tolist() == [5, 2]
-    assert said(data, "two spellings")
+    assert said(data, "Unicode normalisation")
 
 
-def test_hidden_files_and_system_files_are_no_images(tmp_path):
+def test_hidden_and_system_files_are_ignored(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     for name in ("Thumbs.db", "desktop.ini", ".DS_Store", "._000.png", ".hidden.jpg", "notes.txt"):
         (root / "a" / name).write_bytes(b"x")
@@ -168,17 +172,42 @@ def test_hidden_files_and_system_files_are_no_images(tmp_path):
     data = quietly(root, tmp_path)
     assert data.classes == ("a", "b")
     assert len(data.y_train) + len(data.y_test) == 6
-    assert said(data, "7 entries", "not read")
+    assert said(data, "7 entries", "not images")
     assert data.skipped == ()
 
 
-def test_an_empty_class_is_an_error_that_names_it(tmp_path):
+def test_empty_class_folder_is_skipped_with_a_message(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 3, "hollow": 0, "b": 3})
-    with pytest.raises(ValueError, match=r"'hollow'.*Add images or remove"):
-        quietly(root, tmp_path)
+    data = quietly(root, tmp_path)
+    assert data.classes == ("a", "b")
+    assert said(data, "skipped 1 empty class folder", "'hollow'")
 
 
-def test_a_class_of_unreadable_files_is_an_error_that_names_it(tmp_path):
+def test_class_with_one_image_is_trained_on_and_reported_as_untestable(tmp_path):
+    root = class_folder(tmp_path / "set", {"a": 5, "b": 5, "rare": 1})
+    data = quietly(root, tmp_path)
+    assert 2 in data.y_train
+    assert 2 not in data.y_test
+    assert said(data, "1 class with a single image cannot be tested", "'rare'")
+
+
+@pytest.mark.parametrize("place", ["run", "a/run", "train/a/run"])
+def test_output_folder_of_ours_is_never_read_as_a_class(tmp_path, place):
+    """`esupcon train . --out run` a second time finds the first run among the data."""
+    root = tmp_path / "set"
+    class_folder(root / "train" if place.startswith("train") else root, {"a": 4, "b": 4})
+    if place.startswith("train"):
+        class_folder(root / "test", {"a": 1, "b": 1})
+    before = quietly(root, tmp_path)
+    OwnedFolder(root / place, ["report.png"]).claim()
+    saved(root / place / "report.png")
+    class_folder(root / place, {"thumbnails": 3})
+    after = quietly(root, tmp_path)
+    assert after.classes == ("a", "b")
+    assert after.fingerprint == before.fingerprint
+
+
+def test_class_of_unreadable_files_is_refused_by_name(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     for i in range(2):
         (root / "ruin").mkdir(exist_ok=True)
@@ -188,7 +217,7 @@ def test_a_class_of_unreadable_files_is_an_error_that_names_it(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_unreadable_files_are_listed_and_left_out(tmp_path):
+def test_unreadable_files_are_skipped_and_listed(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 6, "b": 6})
     whole = (root / "a" / "000.png").read_bytes()
     (root / "a" / "empty.jpg").touch()
@@ -204,8 +233,8 @@ def test_unreadable_files_are_listed_and_left_out(tmp_path):
     assert "broken link" in reasons["gone.png"]
     assert "pixels" in reasons["bomb.png"]
     assert len(data.y_train) + len(data.y_test) == 12
-    assert all(said(data, "left out", name) for name in reasons)
-    assert said(data, "5 of 17 files were left out")
+    assert all(said(data, "skipped", name) for name in reasons)
+    assert said(data, "5 of 17 files were skipped")
     clean = class_folder(tmp_path / "clean", {"a": 6, "b": 6})
     assert quietly(clean, tmp_path).fingerprint == data.fingerprint  # the rest are the right ones, in order
     with pytest.raises(ValueError, match="5 of 17 files cannot be used") as caught:
@@ -213,17 +242,17 @@ def test_unreadable_files_are_listed_and_left_out(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_many_unreadable_files_are_counted_not_recited(tmp_path):
+def test_many_unreadable_files_are_counted(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     for i in range(30):
         (root / "a" / f"bad{i}.jpg").touch()
     data = quietly(root, tmp_path)
     assert len(data.skipped) == 30
-    assert sum("left out:" in line for line in data.notes) == 20
-    assert said(data, "30 of 36", "10 of them not named")
+    assert sum("skipped /" in line for line in data.notes) == 20
+    assert said(data, "30 of 36", "10 of them not listed")
 
 
-def test_classes_that_differ_in_case_are_kept_apart_and_named(tmp_path):
+def test_classes_that_differ_in_case_stay_separate_with_a_message(tmp_path):
     root = class_folder(tmp_path / "letters", {"A": 3, "a": 3, "b": 3})
     if len(list(root.iterdir())) == 2:
         pytest.skip("this file system does not tell case")
@@ -232,7 +261,7 @@ def test_classes_that_differ_in_case_are_kept_apart_and_named(tmp_path):
     assert said(data, "'A' and 'a'", "case")
 
 
-def test_a_test_class_is_found_in_another_case(tmp_path):
+def test_test_class_matches_in_another_case(tmp_path):
     class_folder(tmp_path / "set" / "train", {"Cat": 3, "Dog": 3})
     class_folder(tmp_path / "set" / "test", {"cat": 2, "Dog": 1})
     data = quietly(tmp_path / "set", tmp_path)
@@ -240,22 +269,22 @@ def test_a_test_class_is_found_in_another_case(tmp_path):
     assert said(data, "'Cat'")
 
 
-def test_a_class_of_the_test_part_alone_is_an_error(tmp_path):
+def test_class_without_training_images_is_refused(tmp_path):
     class_folder(tmp_path / "set" / "train", {"a": 3, "b": 3})
     class_folder(tmp_path / "set" / "test", {"a": 2, "stranger": 1})
     with pytest.raises(ValueError, match="'stranger'"):
         quietly(tmp_path / "set", tmp_path)
 
 
-def test_a_class_without_test_images_is_said(tmp_path):
+def test_class_without_test_images_is_reported(tmp_path):
     class_folder(tmp_path / "set" / "train", {"a": 3, "b": 3})
     class_folder(tmp_path / "set" / "test", {"a": 2, "b": 0})
     data = quietly(tmp_path / "set", tmp_path)
     assert data.y_test.tolist() == [0, 0]
-    assert said(data, "no test image", "'b'")
+    assert said(data, "without a test image", "'b'")
 
 
-def test_links_are_followed_and_loops_are_not_endless(tmp_path):
+def test_links_are_followed_and_loops_end(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     elsewhere = class_folder(tmp_path / "elsewhere", {"c": 2})
     (root / "linked").symlink_to(elsewhere / "c")
@@ -270,14 +299,14 @@ def test_links_are_followed_and_loops_are_not_endless(tmp_path):
     assert said(data, "a link back")
 
 
-def test_a_pipe_named_as_an_image_is_left_out(tmp_path):
+def test_pipe_with_the_name_of_an_image_is_skipped(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     os.mkfifo(root / "a" / "pipe.jpg")
     data = quietly(root, tmp_path)
     assert data.skipped == ((str(root / "a" / "pipe.jpg"), "not a regular file"),)
 
 
-def test_images_beside_the_class_folders_are_left_out_and_listed(tmp_path):
+def test_images_beside_the_class_folders_are_skipped(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     saved(root / "stray.png")
     data = quietly(root, tmp_path)
@@ -289,7 +318,7 @@ def test_animations_are_counted(tmp_path):
     frames = [picture(seed=i) for i in range(3)]
     frames[0].save(root / "a" / "moving.gif", save_all=True, append_images=frames[1:])
     data = quietly(root, tmp_path)
-    assert said(data, "1 image(s) are animated")
+    assert said(data, "1 animated image")
 
 
 def test_grey_and_colour_in_one_folder(tmp_path):
@@ -311,7 +340,7 @@ def test_grey_and_colour_in_one_folder(tmp_path):
         ([(640, 480), (480, 640)], 224),
     ],
 )
-def test_without_an_image_size_one_is_chosen_and_said(tmp_path, sizes, side):
+def test_image_size_is_chosen_with_a_message(tmp_path, sizes, side):
     root = tmp_path / "set"
     for name in "ab":
         for i in range(3):
@@ -321,12 +350,12 @@ def test_without_an_image_size_one_is_chosen_and_said(tmp_path, sizes, side):
     assert said(data, f"image_size is {side}")
 
 
-def test_an_image_size_of_two_sides(tmp_path):
+def test_image_size_with_two_sides(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     assert quietly(root, tmp_path, image_size=(10, 20)).image_shape == (3, 10, 20)
 
 
-def test_mistakes_get_one_clear_line(tmp_path):
+def test_mistakes_give_one_clear_line(tmp_path):
     def message(source, kind=ValueError, **options):
         with pytest.raises(kind) as caught:
             quietly(source, tmp_path, **options)
@@ -340,9 +369,9 @@ def test_mistakes_get_one_clear_line(tmp_path):
     (tmp_path / "thing.zip").touch()
     assert "photos?" in message(tmp_path / "photo", FileNotFoundError)
     assert "Check the path" in message(tmp_path / "xyz" / "abc", FileNotFoundError)
-    assert "two classes; it has 'only' alone" in message(tmp_path / "photos")
+    assert "two classes; it has only 'only'" in message(tmp_path / "photos")
     assert "holds no images" in message(tmp_path / "bare")
-    assert "1 image(s) and no class folders" in message(tmp_path / "flat")
+    assert "1 image and no class folders" in message(tmp_path / "flat")
     assert "holds no images" in message(tmp_path / "hollow")
     class_folder(tmp_path / "unzipped" / "pets", {"cat": 3, "dog": 3})
     assert f"Pass {tmp_path / 'unzipped' / 'pets'}" in message(tmp_path / "unzipped")
@@ -354,13 +383,14 @@ def test_mistakes_get_one_clear_line(tmp_path):
     assert "test_fraction" in message(good, test_fraction=1.0)
     assert "max_pixels" in message(good, max_pixels=0)
     assert "workers" in message(good, workers=0)
-    assert "seed" in message(good, seed=-1)
-    assert "n_per_class applies to caltech256" in message(good, n_per_class=3)
+    assert "split_seed: Input should be greater than or equal to 0; got -1" in message(good, split_seed=-1)
+    assert "seed: Extra inputs are not permitted" in message(good, seed=1)
+    assert "n_per_class applies to caltech256, not to" in message(good, n_per_class=3)
     assert "layout applies to npz" in message(good, layout="NHWC")
     singles = class_folder(tmp_path / "singles", {"a": 1, "b": 1})
     assert "no image is left to test on" in message(singles)
 
 
-def test_a_folder_in_the_data_folder_is_found_by_its_name(tmp_path):
+def test_folder_in_the_data_folder_is_found_by_name(tmp_path):
     class_folder(tmp_path / "data" / "pets", {"a": 3, "b": 3})
     assert quietly("pets", tmp_path, data_dir=tmp_path / "data").classes == ("a", "b")

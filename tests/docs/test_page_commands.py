@@ -30,7 +30,7 @@ from page_commands_not_run import NOT_RUN
 from page_folders import prepare
 
 from esupcon.cli import grids, main
-from esupcon.data.datasets import _REGISTERED
+from esupcon.data.dataset import _REGISTERED
 from esupcon.engine.objective import _LOSSES
 from esupcon.engine.spec import TrainSpec
 from esupcon.methods import METHODS

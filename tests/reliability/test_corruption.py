@@ -116,8 +116,8 @@ def test_model_of_an_estimator(tmp_path: Path, name: str) -> None:
     check_every_damage(folder / name, read_all, named=str(folder))
 
 
-@pytest.mark.parametrize("name", ["images.u8", "entry.json"])
-def test_decoded_images_are_decoded_again(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("suffix", [".u8", ".json"])
+def test_decoded_images_are_decoded_again(tmp_path: Path, suffix: str) -> None:
     photos = write_folder(tmp_path / "photos", n_each=5)
     (photos / "nw" / "0.png").write_bytes(b"no image")
     cache = tmp_path / "cache"
@@ -127,11 +127,11 @@ def test_decoded_images_are_decoded_again(tmp_path: Path, name: str) -> None:
         return found.fingerprint, found.skipped
 
     read()
-    (entry,) = (path for path in cache.iterdir() if path.is_dir())
-    check_every_damage(entry / name, read, recovers=True)
-    (entry / name).write_bytes(b"")
+    (file,) = cache.glob(f"*{suffix}")
+    check_every_damage(file, read, recovers=True)
+    file.write_bytes(b"")
     notes = load(photos, cache_dir=cache, log=lambda line: None).notes
-    assert any(str(entry) in note and "damaged; they are decoded again" in note for note in notes)
+    assert any(str(file.with_suffix(".u8")) in note and "damaged; decoding them again" in note for note in notes)
 
 
 def small_data() -> TrainData:

@@ -143,15 +143,14 @@ def test_images_that_vanish_while_they_are_read(warm: Warm, tmp_path: Path, shar
     script = f"""
 import sys
 from pathlib import Path
-import esupcon.data.stream as stream
+from esupcon.data import decode
 from esupcon.cli import main
-before = stream._batches
-def batches(paths, *more):
-    found = list(paths)
-    for name in found[:2]:
+before = decode.decode_images
+def decode_images(paths, *more, **options):
+    for name in paths[:2]:
         Path(name).unlink()
-    return before(iter(found), *more)
-stream._batches = batches
+    return before(paths, *more, **options)
+decode.decode_images = decode_images
 sys.exit(main(["predict", {str(shared_run)!r}, {str(photos)!r}]))
 """
     ended = warm.script(script)
@@ -181,17 +180,17 @@ def test_a_picture_that_vanishes_while_a_folder_is_decoded(warm: Warm, tmp_path:
     script = f"""
 import sys
 from pathlib import Path
-import esupcon.data.assemble as assemble
+from esupcon.data import dataset
 from esupcon.cli import main
-before = assemble.entry
-def entry(*arguments):
+before = dataset.cached
+def cached(*arguments):
     Path({str(photos / "nw" / "0.png")!r}).unlink(missing_ok=True)
     return before(*arguments)
-assemble.entry = entry
+dataset.cached = cached
 sys.exit(main(["train", {str(photos)!r}, "--out", {str(tmp_path / "run")!r}, *{TRAIN!r}, *sys.argv[1:]]))
 """
     environment = {"ESUPCON_DATA": str(tmp_path / "cache")}
     ended = warm.script(script, environment=environment)
     assert ended.code == 0, ended.err
-    assert f"left out: {photos / 'nw' / '0.png'} (no such file, or a broken link)" in ended.err
-    assert "1 of 36 files were left out" in ended.err
+    assert f"skipped {photos / 'nw' / '0.png'} (no such file, or a broken link)" in ended.err
+    assert "1 of 36 files were skipped" in ended.err

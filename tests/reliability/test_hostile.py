@@ -65,7 +65,7 @@ def test_pickles_in_every_place_that_takes_a_file(warm: Warm, run: Path, tmp_pat
     cifar.mkdir()
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"):
         (cifar / name).write_bytes(payload)
-    refused(warm.esupcon("train", cifar, "--out", tmp_path / "o", *TRAIN), "nothing in it was run")
+    refused(warm.esupcon("train", cifar, "--out", tmp_path / "o", *TRAIN), "is not the official file")
     (run / "model" / "model.safetensors").write_bytes(payload)
     refused(warm.esupcon("predict", run, tmp_path / "x.png"), "is damaged or not a safetensors file")
     for name in ("x.csv", "x.parquet", "x.npz"):
@@ -125,7 +125,8 @@ def test_archives_that_reach_out_of_their_folder(warm: Warm, tmp_path: Path, hos
         member(archive, **hostile)  # type: ignore[arg-type]
     ended = warm.esupcon("train", "cifar10", "--data-dir", home, "--out", tmp_path / "o", *TRAIN)
     refused(ended, "refused")
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["cifar-10-python.tar.gz", "home"]
+    left = sorted(path.name for path in tmp_path.rglob("*") if path.suffix != ".lock")
+    assert left == ["cifar-10-python.tar.gz", "home"]
     assert not Path("/tmp/esupcon-outside").exists()
 
 
@@ -206,20 +207,6 @@ def test_json_nested_beyond_reason(warm: Warm, corners: Path, run: Path, tmp_pat
             (run / "result.json").unlink()
         refused(warm.esupcon(*words, more_memory=200 * MEGABYTE), Path(name).name)
         (run / name).write_bytes(whole)
-    for name in ("dataset_dict.json", "state.json"):
-        folder = tmp_path / name.partition(".")[0]
-        folder.mkdir()
-        (folder / name).write_bytes(DEEP)
-        refused(warm.esupcon("train", folder, "--out", tmp_path / "o", *TRAIN), str(folder / name))
-
-
-@pytest.mark.parametrize("splits", [["../outside"], ["/etc"], "train", [["train"]], 3, [None]])
-def test_a_data_set_that_names_folders_elsewhere(warm: Warm, tmp_path: Path, splits: object) -> None:
-    folder = tmp_path / "set"
-    folder.mkdir()
-    (folder / "dataset_dict.json").write_text(json.dumps({"splits": splits}))
-    ended = warm.esupcon("train", folder, "--out", tmp_path / "o", *TRAIN)
-    refused(ended, "dataset_dict.json must list names of folders")
 
 
 def test_a_model_folder_from_a_stranger(warm: Warm, run: Path) -> None:
@@ -306,26 +293,6 @@ def test_a_table_of_a_billion_rows(warm: Warm, tmp_path: Path) -> None:
     assert file.stat().st_size < n / 10
     ended = warm.esupcon("train", file, "--out", tmp_path / "o", *TRAIN, more_memory=600 * MEGABYTE)
     refused(ended, str(file), "it holds no images")
-
-
-def test_an_arrow_file_that_points_outside_itself(warm: Warm, tmp_path: Path) -> None:
-    """Offsets of a string column are believed by the format; they are checked before a byte is fetched by them."""
-    pa = pytest.importorskip("pyarrow")
-
-    folder = tmp_path / "set"
-    folder.mkdir()
-    batch = pa.record_batch({"image": pa.array([b"x" * 40] * 6, pa.binary()), "label": pa.array(["a", "b"] * 3)})
-    with pa.OSFile(str(folder / "d.arrow"), "wb") as sink, pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    honest = np.arange(7, dtype=np.int32) * 40
-    lying = honest.copy()
-    lying[3] = 2**30
-    content = (folder / "d.arrow").read_bytes()
-    assert content.count(honest.tobytes()) == 1
-    (folder / "d.arrow").write_bytes(content.replace(honest.tobytes(), lying.tobytes()))
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "d.arrow"}]}))
-    ended = warm.esupcon("train", folder, "--out", tmp_path / "o", *TRAIN, more_memory=600 * MEGABYTE)
-    refused(ended, str(folder / "d.arrow"), "cannot be read")
 
 
 def test_overwriting_removes_nothing_of_others(warm: Warm, tmp_path: Path) -> None:

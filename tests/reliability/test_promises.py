@@ -19,7 +19,6 @@ BESIDE_THE_PAGE = {
     "test_draws_can_be_drawn_again",
     "test_every_promise_has_its_test",
     "test_every_test_holds_a_promise",
-    "test_the_checksums_are_those_of_the_real_files",
     "test_the_harness_notices",
     "test_the_payload_is_one",
     "test_unknown_reader_is_said",

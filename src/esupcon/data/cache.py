@@ -1,10 +1,10 @@
-"""Decoded images on disk: built once under a key of what they were made from, then memory-mapped.
+"""Keep decoded images on disk under a key of what they were decoded from, and memory-map them.
 
-An entry is a folder, `images.u8` (the raw array) and `entry.json` (its shape, what was met on the way, and a checksum
-of all that, which is compared whenever the entry is used: disks forget, and a wrong pixel would not be seen). It is
-built beside, under a name of its own, and renamed when whole; so an entry that exists is complete, whoever
-was interrupted and however many were building it.
+An entry is two files: `KEY.u8`, the raw array, and `KEY.json`, sealed and written last, with the array's shape, its
+checksum and a record. The checksum is compared at every use, because a damaged pixel would go unnoticed otherwise.
 """
+
+from __future__ import annotations
 
 import errno
 import hashlib
@@ -13,185 +13,186 @@ import math
 import os
 import secrets
 import shutil
-import socket
+import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from esupcon.data.locking import exclusive
-from esupcon.data.progress import Say
+from esupcon._console import Log
+from esupcon._io import check_memory, locked, read_sealed_json, write_sealed_json
 
-_IMAGES, _ENTRY = "images.u8", "entry.json"
+DATA_VARIABLE = "ESUPCON_DATA"
 _BLOCK = 1 << 24
+_ABANDONED = 24 * 3600  # seconds after which an unfinished file of a killed process is removed
 
-# fill(file, rows) writes the rows and returns the ones to leave out, and a record to keep with the entry.
-Fill = Callable[[Path, NDArray[np.uint8]], tuple[list[int], dict[str, object]]]
+Shape = tuple[int, int, int, int]
+Fill = Callable[[NDArray[np.uint8]], dict[str, Any]]  # writes the rows; returns a record to keep with them
+
+
+def cache_root() -> Path | None:
+    """Return esupcon's folder in the platform's cache folder; None if this user has no home folder."""
+    local, xdg = os.environ.get("LOCALAPPDATA"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        if sys.platform == "win32":
+            return Path(local or Path.home() / "AppData" / "Local") / "esupcon" / "Cache"
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Caches" / "esupcon"
+        return Path(xdg if xdg and Path(xdg).is_absolute() else Path.home() / ".cache") / "esupcon"
+    except RuntimeError:  # neither HOME nor an entry in the list of users
+        return None
+
+
+def expand(path: str | os.PathLike[str]) -> Path:
+    """Replace a leading ~ by the home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError(
+            f"{path} needs a home folder, and this user has none. Set HOME, or pass a full path."
+        ) from None
+
+
+def decoded_root(cache_dir: str | os.PathLike[str] | None) -> Path | None:
+    """Return `cache_dir`, else $ESUPCON_DATA/decoded, else `decoded` in the platform's cache folder, if there is one.
+
+    `data_dir` is not consulted: it may be a shared, read-only collection.
+    """
+    if cache_dir is not None:
+        return expand(cache_dir).absolute()
+    named = os.environ.get(DATA_VARIABLE)
+    root = expand(named) if named else cache_root()
+    return None if root is None else root.absolute() / "decoded"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """`images` (n, C, H, W) can be written to without touching the file: the map is copy-on-write."""
+    """`images` (n, C, H, W) may be written to without changing the file: the map is copy-on-write."""
 
     images: NDArray[np.uint8]
-    record: dict[str, object]
+    record: dict[str, Any]
 
 
 def key_of(*parts: object) -> str:
+    """Return the key of an entry that is made from these values, which must be fit for JSON."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def entry(folder: Path | None, key: str, shape: tuple[int, int, int, int], fill: Fill, note: Say) -> Entry:
-    """The entry `key` of the cache at `folder`, built by `fill` where it is not there yet.
+def cached(folder: Path | None, key: str, shape: Shape, fill: Fill, log: Log) -> Entry:
+    """Return the entry `key` of the cache in `folder`; build it by `fill` if it is missing or damaged.
 
-    Without a folder, or where nothing can be written to it, the images are built in memory."""
-    if folder is None or not _can_write(folder, note):
-        return _in_memory(shape, fill)
-    target = folder / key
-    found = _read(target)
+    Without a folder, or if the folder is not writable, the images are built in memory.
+    """
+    found = _read(folder, key) if folder is not None else None
     if found is not None:
         return found
+    if folder is None or not _is_writable(folder, log):
+        return _build_in_memory(shape, fill)
 
     def waiting() -> None:
-        note("another process is decoding the same images; waiting for it")
+        log("another process is decoding the same images; waiting for it")
 
-    with exclusive(folder / f"{key}.lock", waiting) as locked:
-        found = _read(target)
+    with locked(folder / f".{key}.lock", waiting) as held:
+        found = _read(folder, key)
         if found is None:
-            if target.exists():
-                note(f"the decoded images in {target} are damaged; they are decoded again")
-            if locked:
-                _sweep(folder, key)
-            _remove(target)  # what lies there could not be read
+            if (folder / f"{key}.json").exists():
+                log(f"the decoded images {folder / key}.u8 are damaged; decoding them again")
+            _remove_abandoned(folder, key if held else None)
             _build(folder, key, shape, fill)
-            found = _read(target)
+            found = _read(folder, key)
     if found is None:
-        raise OSError(f"the cache entry {target} was built and cannot be read. Pass another cache_dir.")
+        raise OSError(f"{folder / key}.u8 was written and cannot be read back. Pass another cache_dir.")
     return found
 
 
-def _build(folder: Path, key: str, shape: tuple[int, int, int, int], fill: Fill) -> None:
-    beside = folder / f"{key}.{_host()}.{secrets.token_hex(8)}.tmp"
-    beside.mkdir()  # with the user's own permissions, unlike tempfile's: a cache may be shared
+def _build(folder: Path, key: str, shape: Shape, fill: Fill) -> None:
+    """Write both files under temporary names and rename them, so that what exists is complete.
+
+    Two processes that cannot lock write equal files: whichever is renamed last stays.
+    """
+    temporary = folder / f".{key}.{secrets.token_hex(8)}.tmp"
     try:
-        _write(beside, shape, fill)
-        with suppress(OSError):  # another builder was first: its entry serves as well
-            beside.rename(folder / key)
-    finally:
-        _remove(beside)
-
-
-def _write(folder: Path, shape: tuple[int, int, int, int], fill: Fill) -> None:
-    file = folder / _IMAGES
-    _allocate(file, shape)
-    n, row = shape[0], math.prod(shape[1:])
-    left_out: list[int] = []
-    record: dict[str, object] = {}
-    if n:
-        rows = np.memmap(file, np.uint8, mode="r+", shape=shape)
-        left_out, record = fill(file, rows)
-        n = _close_gaps(rows, left_out)
+        _allocate(temporary, shape)
+        rows = np.memmap(temporary, np.uint8, mode="r+", shape=shape)
+        record = fill(rows)
         rows.flush()
-        del rows
-    os.truncate(file, n * row)
-    content: dict[str, object] = {"shape": [n, *shape[1:]], "record": json.loads(json.dumps(record))}
-    text = json.dumps({**content, "crc32": _checksum(content, _mapped(file, (n, *shape[1:])))})
-    (folder / _ENTRY).write_text(text, encoding="utf-8")
+        content = {"shape": list(shape), "crc32": _checksum(rows), "record": record}
+        temporary.replace(folder / f"{key}.u8")
+    finally:
+        temporary.unlink(missing_ok=True)
+    write_sealed_json(folder / f"{key}.json", content)
 
 
-def _allocate(file: Path, shape: tuple[int, ...]) -> None:
-    """Claim the disk space now: writing to a mapped hole on a full disk kills the process with a bus error."""
+def _build_in_memory(shape: Shape, fill: Fill) -> Entry:
+    check_memory(math.prod(shape), f"an array of {shape[0]:,} images of {shape[2]}x{shape[3]}")
+    rows = np.zeros(shape, np.uint8)
+    record = json.loads(json.dumps(fill(rows)))  # as it would be read from disk
+    return Entry(rows, record)
+
+
+def _allocate(file: Path, shape: Shape) -> None:
+    """Reserve the disk space now: writing to a mapped hole on a full disk kills the process with a bus error."""
     size = math.prod(shape)
     free = shutil.disk_usage(file.parent).free
     message = (
-        f"{shape[0]:,} images of {shape[2]}x{shape[3]} need {size / 1e9:.1f} GB in {file.parent.parent}, which has "
+        f"{shape[0]:,} images of {shape[2]}x{shape[3]} need {size / 1e9:.1f} GB in {file.parent}, which has "
         f"{free / 1e9:.1f} GB free. Pass a smaller image_size, or a cache_dir on another disk."
     )
     if size > free:
         raise OSError(message)
-    with file.open("wb") as handle:
-        if size and hasattr(os, "posix_fallocate"):
+    with file.open("xb") as handle:
+        if hasattr(os, "posix_fallocate"):
             try:
                 os.posix_fallocate(handle.fileno(), 0, size)
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # else it cannot claim, only write
+                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # else it cannot reserve, only write
                     raise OSError(message) from error
         handle.truncate(size)
 
 
-def _close_gaps(rows: NDArray[np.uint8], left_out: list[int]) -> int:
-    """Move the kept rows together, in their order; returns how many there are."""
-    kept = np.setdiff1d(np.arange(len(rows)), np.array(left_out, np.int64))
-    moved = np.flatnonzero(kept != np.arange(len(kept)))
-    for i in moved:  # ascending, so no row is overwritten before it has moved
-        rows[i] = rows[kept[i]]
-    return len(kept)
-
-
-def _read(target: Path) -> Entry | None:
+def _read(folder: Path, key: str) -> Entry | None:
+    """Return the entry if both files are there and intact."""
     try:
-        content = json.loads((target / _ENTRY).read_text(encoding="utf-8"))
-        checksum, (n, channels, height, width) = content.pop("crc32"), content["shape"]
-        file, shape = target / _IMAGES, (int(n), int(channels), int(height), int(width))
-        if min(shape) < 0 or file.stat().st_size != math.prod(shape):
+        content = read_sealed_json(folder / f"{key}.json")
+        n, channels, height, width = map(int, content["shape"])
+        file, shape = folder / f"{key}.u8", (n, channels, height, width)
+        if min(shape) < 1 or file.stat().st_size != math.prod(shape):
             return None
-        images = _mapped(file, shape)
-        return Entry(images, dict(content["record"])) if _checksum(content, images) == checksum else None
+        images = np.memmap(file, np.uint8, mode="c", shape=shape)
+        return Entry(images, dict(content["record"])) if _checksum(images) == content["crc32"] else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
-def _mapped(file: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    # An empty file cannot be mapped.
-    return np.memmap(file, np.uint8, mode="c", shape=shape) if math.prod(shape) else np.empty(shape, np.uint8)
-
-
-def _checksum(content: dict[str, object], images: NDArray[np.uint8]) -> int:
-    checksum = zlib.crc32(json.dumps(content, sort_keys=True).encode())
-    flat = images.reshape(-1)
+def _checksum(images: NDArray[np.uint8]) -> int:
+    checksum, flat = 0, images.reshape(-1)
     for start in range(0, flat.size, _BLOCK):
         checksum = zlib.crc32(flat[start : start + _BLOCK].data, checksum)
     return checksum
 
 
-def _in_memory(shape: tuple[int, int, int, int], fill: Fill) -> Entry:
-    with tempfile.TemporaryDirectory(prefix="esupcon-") as folder:
-        _write(Path(folder), shape, fill)
-        found = _read(Path(folder))
-        assert found is not None
-        return Entry(np.array(found.images), found.record)
-
-
-def _can_write(folder: Path, note: Say) -> bool:
+def _is_writable(folder: Path, log: Log) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return True
     except OSError as error:
-        note(f"nothing can be kept in {folder} ({error.strerror}): the images are decoded again at every start")
+        log(f"{folder} is not writable ({error.strerror}): the images are decoded again at every start")
         return False
 
 
-def _sweep(folder: Path, own_key: str) -> None:
-    """Remove what killed builders of this machine left behind: a living one holds the lock of its key."""
-    for left in folder.glob(f"*.{_host()}.*.tmp"):
-        key = left.name.partition(".")[0]
-        if key == own_key:
-            _remove(left)
+def _remove_abandoned(folder: Path, own_key: str | None) -> None:
+    """Remove unfinished files of killed processes: those of the key whose lock we hold, and those a day old."""
+    for left in folder.glob(".*.tmp"):
+        try:
+            abandoned = time.time() - left.stat().st_mtime > _ABANDONED
+        except OSError:
             continue
-        with exclusive(folder / f"{key}.lock") as locked:
-            if locked:
-                _remove(left)
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _host() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+        if abandoned or left.name.split(".")[1] == own_key:
+            left.unlink(missing_ok=True)

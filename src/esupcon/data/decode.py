@@ -1,9 +1,11 @@
-"""One image file, or its bytes, becomes one uint8 array of a given size, whatever the file turns out to be.
+"""Decode one image file to a uint8 array of a given size; many of them on threads.
 
-The picture is turned upright (EXIF), laid over white where it is transparent, cropped about its centre to
-the target's proportions and resized. Of an animation the first frame counts. Sixteen-bit samples are scaled
-as v * 255 / 65535. What cannot be read raises `Unreadable` with a reason fit to be shown to a user.
+The image is rotated as its EXIF tag says, composited on white if it is transparent, cropped about its centre to the
+target's proportions and resized. Only the first frame of an animation is used. Sixteen-bit samples are scaled as
+v * 255 / 65535. A file that cannot be read raises `Unreadable` with a reason that can be shown to a user.
 """
+
+from __future__ import annotations
 
 import importlib
 import io
@@ -12,21 +14,23 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import BinaryIO
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from esupcon.data.image_modes import Unreadable, plain_mode
+from esupcon._console import usable_cores
+from esupcon.data import DEFAULT_MAX_PIXELS
 
 # Part of every cache key: raise it when the same file would give other pixels than before.
 DECODE_VERSION = 1
 
-# Formats that decode in-process, by plugin. EPS is left out on purpose: Pillow hands it to an interpreter.
+# Formats that decode in-process, by plugin. EPS is left out on purpose: Pillow passes it to an interpreter.
 _PLUGINS = {
     "JPEG": "Jpeg",
     "PNG": "Png",
@@ -42,9 +46,7 @@ SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".webp", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif", ".heic", ".heif"),
 )
-DEFAULT_MAX_PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: Pillow's own threshold of suspicion
-
-_UPRIGHT = {
+_ROTATIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -57,15 +59,22 @@ _EXIF_ORIENTATION = 0x0112
 _ANIMATED_FORMATS = ("GIF", "PNG", "WEBP", "TIFF", "AVIF")  # MPO's further frames are previews, not animation
 
 _READ_AT_ONCE = 1 << 20
-# Without waiting, for a pipe named like an image may never get a writer.
+# Without blocking: a pipe with the name of an image may never get a writer.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+# A thread takes this many images at a time, or fewer if they are large.
+_CHUNK_IMAGES, _CHUNK_BYTES = 8, 1 << 24
 
-Encoded = str | bytes  # a path, or the contents of an image file
+Encoded = str | bytes  # a path, or the content of an image file
+Skipped = tuple[str, str]  # path, reason
+
+
+class Unreadable(Exception):  # noqa: N818 - the message is a reason to show: `except Unreadable as reason`
+    """Raised if a file gives no image; the message is the reason in a few words."""
 
 
 @dataclass(frozen=True)
 class DecodeSpec:
-    """What every image is turned into: (channels, height, width)."""
+    """The shape that every image is brought to, and the most pixels that a file may have."""
 
     height: int
     width: int
@@ -77,6 +86,159 @@ class DecodeSpec:
         return (self.channels, self.height, self.width)
 
 
+@dataclass
+class Findings:
+    """What was found while decoding: {row: reason} of the unreadable images, and the number of animations."""
+
+    unreadable: dict[int, str] = field(default_factory=dict)
+    animated: int = 0
+
+
+# --- Many images -----------------------------------------------------------------------------------------------------
+
+
+def decode_images(
+    images: Iterable[Encoded],
+    rows: NDArray[np.uint8],
+    spec: DecodeSpec,
+    *,
+    workers: int | None = None,
+    advance: Callable[[int], None] = lambda n: None,
+) -> Findings:
+    """Decode the i-th image into rows[i] on `workers` threads (default: one per core), this one included.
+
+    Threads suffice because Pillow releases the interpreter lock while it decodes and resizes. An exception in this
+    thread, such as KeyboardInterrupt, stops the others after their current image.
+    """
+    findings, failures = Findings(), list[BaseException]()
+    lock, stop, source = threading.Lock(), threading.Event(), enumerate(images)
+
+    def work() -> None:
+        while not stop.is_set():
+            with lock:
+                chunk = _next_chunk(source)
+            if not chunk:
+                return
+            for i, encoded in chunk:
+                if stop.is_set():
+                    return
+                try:
+                    rows[i], animated = _decode(encoded, spec)
+                except Unreadable as reason:
+                    findings.unreadable[i] = str(reason)
+                else:
+                    if animated:
+                        with lock:
+                            findings.animated += 1
+            with lock:
+                advance(len(chunk))
+
+    def work_and_report() -> None:
+        try:
+            work()
+        except BaseException as error:  # raised again in the calling thread
+            failures.append(error)
+            stop.set()
+
+    n_threads = min(workers or usable_cores(), math.ceil(len(rows) / _CHUNK_IMAGES))
+    threads: list[threading.Thread] = []
+    with _pillow_settings(spec.max_pixels):
+        try:
+            with suppress(RuntimeError):  # no more threads are to be had: fewer do the work
+                for _ in range(n_threads - 1):
+                    thread = threading.Thread(target=work_and_report, daemon=True)
+                    thread.start()
+                    threads.append(thread)
+            work()
+            for thread in threads:
+                thread.join()
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()  # before Pillow's settings are restored
+    if failures:
+        raise failures[0]
+    return findings
+
+
+def _next_chunk(source: Iterator[tuple[int, Encoded]]) -> list[tuple[int, Encoded]]:
+    chunk, n_bytes = [], 0
+    for i, encoded in source:
+        chunk.append((i, encoded))
+        n_bytes += len(encoded)
+        if len(chunk) == _CHUNK_IMAGES or n_bytes > _CHUNK_BYTES:
+            break
+    return chunk
+
+
+class ImageBatch(NamedTuple):
+    """`images[i]` comes from `paths[i]`; `skipped` holds the files of this batch that could not be read."""
+
+    paths: list[str]
+    images: NDArray[np.uint8]
+    skipped: list[Skipped]
+
+
+def load_images(
+    paths: Iterable[str | os.PathLike[str]],
+    image_size: int | tuple[int, int],
+    channels: int = 3,
+    *,
+    batch_size: int = 256,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+    workers: int | None = None,
+) -> Iterator[ImageBatch]:
+    """Decode files as `load` does, `batch_size` at a time and in order: uint8 (n, channels, height, width).
+
+    Memory does not grow with the list. Unreadable files are listed in their batch, which may be empty.
+    """
+    height, width = image_size if isinstance(image_size, tuple) else (image_size, image_size)
+    if batch_size < 1 or height < 1 or width < 1 or channels not in (1, 3):
+        raise ValueError(
+            "load_images needs a batch_size and an image_size of at least 1, and 1 or 3 channels; "
+            f"got {batch_size}, {image_size} and {channels}"
+        )
+    spec = DecodeSpec(height, width, channels, max_pixels)
+
+    def batches() -> Iterator[ImageBatch]:
+        remaining = (os.fspath(path) for path in paths)
+        while batch := list(islice(remaining, batch_size)):
+            rows = np.empty((len(batch), *spec.shape), np.uint8)
+            lost = decode_images(batch, rows, spec, workers=workers).unreadable
+            kept = [i for i in range(len(batch)) if i not in lost]
+            yield ImageBatch(
+                [batch[i] for i in kept],
+                rows[kept] if lost else rows,
+                [(batch[i], lost[i]) for i in sorted(lost)],
+            )
+
+    return batches()
+
+
+def fit_arrays(images: NDArray[np.uint8], spec: DecodeSpec) -> NDArray[np.uint8]:
+    """Resize uint8 images (n, C, H, W) and convert their channels as files are; return them as they are if they fit."""
+    if images.shape[1:] == spec.shape:
+        return images
+    out = np.empty((len(images), *spec.shape), np.uint8)
+    for i, image in enumerate(images):
+        picture = Image.fromarray(image[0] if len(image) == 1 else np.ascontiguousarray(image.transpose(1, 2, 0)))
+        out[i] = _fit(picture, spec)
+    return out
+
+
+def image_dimensions(encoded: Encoded, max_pixels: int = DEFAULT_MAX_PIXELS) -> tuple[int, int] | None:
+    """Return (width, height) from the file's header; None if it cannot be read."""
+    with _pillow_settings(max_pixels):
+        try:
+            with _open(encoded) as file:
+                return _identify(file, max_pixels).size
+        except Exception:  # as in _decode
+            return None
+
+
+# --- One image -------------------------------------------------------------------------------------------------------
+
+
 def _available_formats() -> tuple[str, ...]:
     for plugin in _PLUGINS.values():  # a build of Pillow may lack some
         with suppress(ImportError):
@@ -85,13 +247,13 @@ def _available_formats() -> tuple[str, ...]:
 
 
 _FORMATS = _available_formats()
-_pillow_settings = threading.RLock()
+_pillow_lock = threading.RLock()
 
 
 @contextmanager
-def _settled_pillow(max_pixels: int) -> Iterator[None]:
-    """Pillow's global switches at known values, so that every process decodes alike; restored afterwards."""
-    with _pillow_settings, warnings.catch_warnings():
+def _pillow_settings(max_pixels: int) -> Iterator[None]:
+    """Set Pillow's global switches to known values, once around all threads; restore them afterwards."""
+    with _pillow_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Pillow warns of is either harmless or fails on its own
         before = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
         Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = max_pixels, False
@@ -101,42 +263,24 @@ def _settled_pillow(max_pixels: int) -> Iterator[None]:
             Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
-def decode_rows(encoded: Sequence[Encoded], rows: NDArray[np.uint8], spec: DecodeSpec) -> tuple[dict[int, str], int]:
-    """Fill rows[i] from encoded[i]. Returns {i: reason} of the unreadable ones and the number of animations."""
-    unreadable: dict[int, str] = {}
-    animated = 0
-    with _settled_pillow(spec.max_pixels):
-        for i, one in enumerate(encoded):
-            try:
-                rows[i], moves = _decode(one, spec)
-                animated += moves
-            except Unreadable as reason:
-                unreadable[i] = str(reason)
-    return unreadable, animated
-
-
-def image_dimensions(encoded: Encoded, max_pixels: int = DEFAULT_MAX_PIXELS) -> tuple[int, int] | None:
-    """(width, height) as the file's header states them; None where it cannot be read."""
-    with _settled_pillow(max_pixels):
-        try:
-            with _opened(encoded) as file:
-                return _identify(file, max_pixels).size
-        except Exception:  # as in _decode
-            return None
-
-
 def _decode(encoded: Encoded, spec: DecodeSpec) -> tuple[NDArray[np.uint8], bool]:
+    """Return the pixels, and whether the image is animated."""
     try:
-        with _opened(encoded) as file:
+        with _open(encoded) as file:
             return _pixels(_identify(file, spec.max_pixels), spec)
-    except (Unreadable, KeyboardInterrupt):
+    except Unreadable:
         raise
+    except MemoryError:
+        raise Unreadable("needs more memory than there is") from None
+    except Image.DecompressionBombError:
+        raise Unreadable("more pixels than allowed") from None
     except Exception as error:  # damaged bytes make decoders raise nearly anything
-        raise Unreadable(_reason(error)) from error
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise Unreadable(text if "truncated" in text.lower() else f"damaged: {text}") from error
 
 
-def _opened(encoded: Encoded) -> BinaryIO:
-    """The bytes to decode: a small file is read at one go, a large one as far as its decoder asks for it."""
+def _open(encoded: Encoded) -> BinaryIO:
+    """Open the bytes to decode: a small file is read at once, a large one as far as its decoder asks for it."""
     if isinstance(encoded, bytes):
         if not encoded:
             raise Unreadable("empty (0 bytes)")
@@ -167,7 +311,7 @@ def _identify(file: BinaryIO, max_pixels: int) -> ImageFile.ImageFile:
         file.seek(0)
         if file.read(12)[4:] in (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc"):
             raise Unreadable("HEIC: convert it to JPEG or PNG") from None
-        raise Unreadable("not an image, whatever its name says") from None
+        raise Unreadable("not an image, despite its name") from None
     except Image.DecompressionBombError:
         raise Unreadable(f"more than {max_pixels:,} pixels") from None
     width, height = image.size
@@ -180,24 +324,18 @@ def _pixels(image: ImageFile.ImageFile, spec: DecodeSpec) -> tuple[NDArray[np.ui
     file_format = image.format
     jpeg = file_format in ("JPEG", "MPO")
     if not jpeg:
-        image.load()  # TIFF turns itself upright while loading; only then is the tag to be believed
+        image.load()  # TIFF rotates itself while loading; only then is the tag right
     orientation = _orientation(image)
-    target = (spec.height, spec.width) if orientation >= 5 else (spec.width, spec.height)
-    if jpeg and image.size != target:
-        image.draft(None, _draft_size(image.size, target))
-    animated = file_format in _ANIMATED_FORMATS and _is_animated(image)
-    picture = plain_mode(image, may_be_transparent=not jpeg)
-    if picture.size != target:
-        picture = picture.resize(target, Image.Resampling.BILINEAR, box=_centre(picture.size, target))
-    if orientation != 1:
-        picture = picture.transpose(_UPRIGHT[orientation])
-    if picture.mode == "RGBA":
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    mode = "L" if spec.channels == 1 else "RGB"
-    if picture.mode != mode:
-        picture = picture.convert(mode)
-    flat = np.frombuffer(picture.tobytes(), np.uint8)
-    return flat.reshape(spec.height, spec.width, spec.channels).transpose(2, 0, 1), animated
+    if jpeg:
+        target = (spec.height, spec.width) if orientation >= 5 else (spec.width, spec.height)
+        if image.size != target:
+            # JPEG can shrink by 2, 4 or 8 while decoding; half of the remaining reduction is left to the filter.
+            scale = 2 * max(target[0] / image.size[0], target[1] / image.size[1])
+            image.draft(None, (math.ceil(image.size[0] * scale), math.ceil(image.size[1] * scale)))
+    animated = file_format in _ANIMATED_FORMATS and bool(getattr(image, "is_animated", False))
+    if animated:
+        image.seek(0)
+    return _fit(_plain_mode(image, may_be_transparent=not jpeg), spec, orientation), animated
 
 
 def _orientation(image: ImageFile.ImageFile) -> int:
@@ -205,37 +343,50 @@ def _orientation(image: ImageFile.ImageFile) -> int:
         return 1  # without building an empty Exif object first
     try:
         value = image.getexif().get(_EXIF_ORIENTATION, 1)
-    except Exception:  # broken metadata must not cost a sound picture
+    except Exception:  # broken metadata must not cost an intact image
         return 1
-    return value if value in _UPRIGHT else 1
+    return value if value in _ROTATIONS else 1
 
 
-def _is_animated(image: ImageFile.ImageFile) -> bool:
-    """Whether there is a second frame; the image is left at its first."""
-    if not getattr(image, "is_animated", False):
-        return False
-    image.seek(0)
-    return True
+def _plain_mode(image: Image.Image, *, may_be_transparent: bool) -> Image.Image:
+    """Convert any mode to L, RGB or RGBA, the three that can be resized directly."""
+    if image.mode in ("RGB", "L") and not (may_be_transparent and "transparency" in image.info):
+        image.load()
+        return image
+    if image.mode.startswith("I"):
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise Unreadable(f"integer samples from {values.min()} to {values.max()}: expected 0 to 65535")
+        return Image.fromarray(((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8))
+    if image.mode == "F":
+        floats = np.asarray(image, np.float64)
+        if not np.isfinite(floats).all() or floats.min() < 0 or floats.max() > 255:
+            raise Unreadable("float samples outside 0 to 1 and 0 to 255")
+        return Image.fromarray(np.rint(floats * (255.0 if floats.max() <= 1 else 1.0)).astype(np.uint8))
+    if may_be_transparent and image.has_transparency_data:
+        return image.convert("RGBA")
+    return image.convert("L" if image.mode == "1" else "RGB")
 
 
-def _draft_size(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
-    """JPEG may shrink by 2, 4 or 8 while decoding; half of the remaining reduction is left to the filter."""
-    scale = 2 * max(target[0] / size[0], target[1] / size[1])
-    return math.ceil(size[0] * scale), math.ceil(size[1] * scale)
+def _fit(picture: Image.Image, spec: DecodeSpec, orientation: int = 1) -> NDArray[np.uint8]:
+    """Crop, resize and rotate an image of mode L, RGB or RGBA, and convert it to (channels, height, width)."""
+    target = (spec.height, spec.width) if orientation >= 5 else (spec.width, spec.height)
+    if picture.size != target:
+        picture = picture.resize(target, Image.Resampling.BILINEAR, box=_centre(picture.size, target))
+    if orientation != 1:
+        picture = picture.transpose(_ROTATIONS[orientation])
+    if picture.mode == "RGBA":
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    mode = "L" if spec.channels == 1 else "RGB"
+    if picture.mode != mode:
+        picture = picture.convert(mode)
+    flat = np.frombuffer(picture.tobytes(), np.uint8)
+    return flat.reshape(spec.height, spec.width, spec.channels).transpose(2, 0, 1)
 
 
 def _centre(size: tuple[int, int], target: tuple[int, int]) -> tuple[float, float, float, float]:
-    """The largest centred box of the target's proportions: shorter side resized, longer side cropped."""
+    """Return the largest centred box with the target's proportions: shorter side resized, longer side cropped."""
     scale = min(size[0] / target[0], size[1] / target[1])
     width, height = target[0] * scale, target[1] * scale
     left, top = max(0.0, (size[0] - width) / 2), max(0.0, (size[1] - height) / 2)
     return left, top, min(left + width, size[0]), min(top + height, size[1])  # never outside by a rounding error
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, MemoryError):
-        return "needs more memory than there is"
-    if isinstance(error, Image.DecompressionBombError):
-        return "more pixels than allowed"
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if "truncated" in text.lower() else f"damaged: {text}"

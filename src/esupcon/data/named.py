@@ -1,18 +1,44 @@
-"""The published sets: what their archives are called, where they come from, where they usually lie."""
+"""The five named data sets: locate, download, verify, unpack and read them."""
 
+from __future__ import annotations
+
+import errno
+import hashlib
+import http.client
+import io
+import lzma
 import os
+import pickle
+import shutil
+import stat
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
-from esupcon.data.download import DownloadFailed, download, md5_of
-from esupcon.data.extract import extract
-from esupcon.data.places import platform_cache
-from esupcon.data.progress import Say
+import numpy as np
+from numpy.typing import NDArray
+
+from esupcon._console import Log, progress_bar
+from esupcon._io import locked
+from esupcon._split import n_per_class_split
+from esupcon.data import DataOptions
+from esupcon.data.cache import DATA_VARIABLE, cache_root, expand
+from esupcon.data.decode import Skipped
+from esupcon.data.folders import image_files_below
+from esupcon.data.sources import ImageFiles, Source
 
 
 @dataclass(frozen=True)
 class Published:
-    """`folder` is the archive's top folder, `proof` a path in it that shows it to be the right one."""
+    """An archive on the web. `folder` is its top folder, `proof` a path in it that identifies it."""
 
     name: str
     archive: str
@@ -20,7 +46,7 @@ class Published:
     md5: str
     folder: str
     proof: str
-    aliases: tuple[str, ...]  # folders people put it into
+    homes: tuple[str, ...]  # subfolders that people put it into
 
 
 PUBLISHED = {
@@ -64,52 +90,367 @@ PUBLISHED = {
         ),
     )
 }
+#: The sets that `load` knows by name.
+NAMES = ("digits", *PUBLISHED)
+#: Side of the images if no image_size is given.
+DEFAULT_SIDES = {"tiny_imagenet": 32, "caltech256": 64}
+
+# --- Locate ----------------------------------------------------------------------------------------------------------
 
 
-def published_folder(one: Published, root: Path, note: Say, *, may_download: bool, strict: bool) -> Path:
-    """The unpacked set: found in `root` or its usual subfolders, unpacked from the archive there, or fetched."""
-    homes = (root, *(root / alias for alias in one.aliases))
+def data_root(data_dir: Path | None) -> Path | None:
+    """Return `data_dir`, else $ESUPCON_DATA, else the platform's cache folder, if this user has one."""
+    chosen = data_dir or os.environ.get(DATA_VARIABLE)
+    root = expand(chosen) if chosen else cache_root()
+    # os.path returns False if a parent is inaccessible; pathlib raises.
+    if root is not None and os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112
+        raise NotADirectoryError(f"the data folder must be a directory; {root} is a file. Pass its parent.")
+    return None if root is None else root.absolute()
+
+
+def find_published(name: str, options: DataOptions, log: Log) -> Path:
+    """Return the folder of a set: find it in the data folder, unpack its archive there, or download that."""
+    one, root = PUBLISHED[name], data_root(options.data_dir)
+    if root is None:
+        raise ValueError(
+            f"there is no folder to look for {name} in: this user has no home folder. Pass data_dir, or set "
+            f"{DATA_VARIABLE}."
+        )
+    homes = (root, *(root / home for home in one.homes))
     for folder in (*(home / one.folder for home in homes), root):
         if (folder.name == one.folder or one.proof != ".") and (folder / one.proof).exists():
             return folder
     archive = next((home / one.archive for home in homes if (home / one.archive).is_file()), None)
     if archive is None:
         archive = root / one.archive
-        _fetch(one, archive, note, may_download)
-    else:
-        _say_if_not_official(one, archive, note, strict)
-    return extract(archive, _writable(archive.parent), one.folder, note)
-
-
-def _fetch(one: Published, archive: Path, note: Say, may_download: bool) -> None:
-    reason = "downloading was not allowed"
-    if may_download:
+        reason = "downloads are switched off"
         try:
-            download(one.url, archive, one.md5, note)
+            if options.download:
+                download(one.url, archive, one.md5, log)
         except DownloadFailed as failure:
-            reason = f"it could not be downloaded: {failure}"
+            reason = f"the download failed: {failure}"
+        if not archive.is_file():
+            raise FileNotFoundError(
+                f"{one.name} is not in {archive.parent} (neither {one.folder}/ nor {one.archive}), and {reason}. "
+                f"Fetch it yourself: curl -L -C - -o {archive} {one.url} (md5 {one.md5})."
+            )
+    else:
+        found = md5_of(archive)
+        message = f"{archive} is not the official archive: its md5 is {found}, expected {one.md5}"
+        if found != one.md5 and options.strict:
+            raise ValueError(f"{message}. Fetch {one.url}, or omit strict.")
+        if found != one.md5:
+            log(f"{message}; reading it anyway")
+    # A collection that is not writable is unpacked into the cache folder.
+    into = archive.parent if os.access(archive.parent, os.W_OK) else cache_root() or archive.parent
+    into.mkdir(parents=True, exist_ok=True)
+    return extract(archive, into, one.folder, log)
+
+
+# --- Download --------------------------------------------------------------------------------------------------------
+
+_BLOCK = 1 << 18
+_MOST_DOWNLOADED, _MOST_UNPACKED = 8 << 30, 32 << 30  # a server or an archive without end must not fill the disk
+
+
+class DownloadFailed(OSError):  # noqa: N818 - callers quote the message in a sentence
+    """Raised if a file could not be downloaded; the message is the reason in a few words."""
+
+
+def download(url: str, target: Path, md5: str, log: Log, *, timeout: float = 30.0) -> None:
+    """Download `url` to a temporary file and rename it to `target` if its checksum is right."""
+
+    def waiting() -> None:
+        log(f"another process is downloading {target.name}; waiting for it")
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target.with_name(f".{target.name}.lock"), waiting):
+            if target.exists():
+                return
+            log(f"downloading {url} to {target}")
+            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+                temporary = Path(file.name)
+                try:
+                    found = _receive(url, file, timeout)
+                    if found != md5:
+                        raise DownloadFailed(f"the file has md5 {found}, not {md5}, and was deleted")
+                    file.close()
+                    temporary.chmod(0o644)
+                    temporary.replace(target)
+                finally:
+                    temporary.unlink(missing_ok=True)
+    except DownloadFailed:
+        raise
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise DownloadFailed(f"the server answered {error.code} {error.reason}") from None
+    except urllib.error.URLError as error:
+        raise DownloadFailed(f"no connection ({error.reason}); this machine may be offline") from None
+    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        raise DownloadFailed(f"the connection broke off ({error or type(error).__name__})") from None
+    except OSError as error:
+        raise DownloadFailed(f"{target.parent} cannot be written to ({error.strerror})") from None
+
+
+def _receive(url: str, file: Any, timeout: float) -> str:
+    """Copy the content of `url` into an open file; return its MD5."""
+    digest = hashlib.md5(usedforsecurity=False)
+    request = urllib.request.Request(url, headers={"User-Agent": "esupcon", "Accept-Encoding": "identity"})
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        length = response.headers.get("Content-Length") or ""
+        total = int(length) if length.isdigit() else None
+        received = 0
+        with progress_bar("downloading", total, in_bytes=True) as advance:
+            while block := response.read(_BLOCK):
+                received += len(block)
+                if received > _MOST_DOWNLOADED:
+                    raise DownloadFailed(f"the server sent more than {_MOST_DOWNLOADED >> 30} GB")
+                digest.update(block)
+                file.write(block)
+                advance(len(block))
+    if total is not None and received < total:
+        raise DownloadFailed(f"the connection broke off at {received:,} of {total:,} bytes")
+    return digest.hexdigest()
+
+
+def md5_of(file: Path) -> str:
+    """Return the MD5 of a file: the checksum that the sets are published with."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+# --- Unpack ----------------------------------------------------------------------------------------------------------
+
+# What the system answers to places and names that no valid archive has.
+_INVALID = (errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EILSEQ)
+
+
+def extract(archive: Path, into: Path, folder: str, log: Log) -> Path:
+    """Unpack the top folder `folder` of an archive into `into`, in one step once it is complete."""
+    target = into / folder
+
+    def waiting() -> None:
+        log(f"another process is unpacking {archive.name}; waiting for it")
+
+    with locked(into / f".{folder}.lock", waiting):
+        if target.is_dir():
+            return target
+        log(f"unpacking {archive} to {target}")
+        temporary = Path(tempfile.mkdtemp(dir=into, prefix=f".{folder}."))
+        try:
+            _unpack(archive, temporary)
+            if not (temporary / folder).is_dir():
+                raise ValueError(f"{archive} has no folder {folder!r}: it is not the official archive.")
+            try:
+                (temporary / folder).rename(target)
+            except OSError:
+                if not target.is_dir():  # otherwise another process was first, without locks
+                    raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _unpack(archive: Path, into: Path) -> None:
+    total = 0
+
+    def check(name: str, size: int, plain: bool) -> None:
+        """Refuse links, devices and names outside; neither tarfile's filter nor zipfile bounds the size."""
+        nonlocal total
+        path, windows = PurePosixPath(name), PureWindowsPath(name)
+        if path.is_absolute() or windows.drive or windows.root or "\\" in name or "\0" in name or ".." in path.parts:
+            raise ValueError(f"{archive} holds {name!r}, which leads out of the folder: refused.")
+        if not plain:
+            raise ValueError(f"{archive} holds {name!r}, a link or device: refused.")
+        total += size
+        if total > _MOST_UNPACKED:
+            raise ValueError(f"{archive} unpacks to more than {_MOST_UNPACKED >> 30} GB: refused.")
+
+    def checked(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        check(member.name, member.size, member.isfile() or member.isdir())
+        member.mode = None  # type: ignore[assignment]  # as tarfile documents it: the user's own permissions
+        return tarfile.data_filter(member, path)
+
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as bundle:
+                for info in bundle.infolist():
+                    kind = stat.S_IFMT(info.external_attr >> 16)
+                    check(info.filename, info.file_size, kind in (0, stat.S_IFREG, stat.S_IFDIR))
+                    bundle.extract(info, into)
         else:
-            return
-    raise FileNotFoundError(
-        f"{one.name} is not in {archive.parent} (neither {one.folder}/ nor {one.archive}), and {reason}. "
-        f"Fetch {one.url} (md5 {one.md5}) by other means and put it at {archive}."
+            with tarfile.open(archive) as tar:
+                tar.extractall(into, filter=checked)
+    except OSError as error:
+        if error.errno is None or error.errno in _INVALID:  # None: gzip reports a damaged file in this way
+            raise _damaged(archive, error) from error
+        raise OSError(f"{archive} cannot be unpacked in {into.parent}: {os.strerror(error.errno)}.") from error
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+        EOFError,
+        RuntimeError,
+        IndexError,
+    ) as error:
+        raise _damaged(archive, error) from error
+
+
+def _damaged(archive: Path, error: Exception) -> ValueError:
+    reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
+    return ValueError(f"{archive} is damaged or incomplete ({reason}). Delete it and fetch it again.")
+
+
+# --- Read ------------------------------------------------------------------------------------------------------------
+
+
+def read_digits(options: DataOptions, log: Log) -> Source:
+    """Return scikit-learn's 1,797 handwritten digits; values 0 to 16 become v * 255 / 16."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import
+
+    bunch = load_digits()
+    images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    return Source(images[:, None], bunch.target.astype(np.int64), tuple(map(str, bunch.target_names)))
+
+
+# MD5 of the official files. They are pickles, so nothing else is read.
+_CIFAR_FILES = {
+    "cifar10": {
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+        "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+    },
+    "cifar100": {
+        "train": "16019d7e3df5f24257cddd939b257f8d",
+        "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+        "meta": "7973b15100ade9c7d40fb424638fde48",
+    },
+}
+
+
+def verified_digest(name: str) -> str | None:
+    """Return a digest of a set whose files are verified when they are read; None for the others."""
+    files = _CIFAR_FILES.get(name)
+    return None if files is None else hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
+
+
+def read_cifar(name: str, folder: Path, options: DataOptions, log: Log) -> Source:
+    """Read the official Python files of cifar10 or cifar100; each row has 3,072 bytes, planes of 32x32."""
+    *parts, meta = (_read_cifar_file(folder / file, md5) for file, md5 in _CIFAR_FILES[name].items())
+    label_key, names_key = (b"labels", b"label_names") if name == "cifar10" else (b"fine_labels", b"fine_label_names")
+    images = np.concatenate([part[b"data"] for part in parts]).reshape(-1, 3, 32, 32)
+    labels = np.concatenate([np.asarray(part[label_key], np.int64) for part in parts])
+    return Source(images, labels, tuple(one.decode() for one in meta[names_key]), len(images) - len(parts[-1][b"data"]))
+
+
+def _read_cifar_file(file: Path, md5: str) -> dict[bytes, Any]:
+    """Return the content of an official file; refuse any other, because reading a pickle can run code."""
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} is missing. Unpack the official archive again.")
+    content = file.read_bytes()
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise ValueError(
+            f"{file} is not the official file: its md5 is {found}, expected {md5}. Unpack the official archive "
+            "again, or save your own images as .npz."
+        )
+    loaded = _CifarUnpickler(io.BytesIO(content), encoding="bytes").load()
+    return dict(loaded)
+
+
+class _CifarUnpickler(pickle.Unpickler):
+    """Rebuild NumPy arrays and nothing else, should a checksum ever be forged."""
+
+    _ALLOWED = {  # noqa: RUF012 - never changed
+        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+        ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._ALLOWED:
+            raise ValueError(f"a CIFAR file asks for {module}.{name}, which is not allowed. Unpack the archive again.")
+        return self._ALLOWED[module, name]
+
+
+def read_tiny_imagenet(folder: Path, options: DataOptions, log: Log) -> Source:
+    """Read train/<wnid>/images/*.JPEG and val/images/*.JPEG; test images have no labels, so val is the test part."""
+    wnids = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir() and path.name[0] != ".")
+    index = {wnid: k for k, wnid in enumerate(wnids)}
+    skipped: list[Skipped] = []
+    listed = [(path, wnid) for wnid in wnids for path in image_files_below(folder / "train" / wnid, skipped)]
+    n_train = len(listed)
+    annotations = folder / "val" / "val_annotations.txt"
+    if annotations.is_file():
+        lines = [line.split("\t") for line in _text_lines(annotations)]
+        tested = [
+            (str(folder / "val" / "images" / line[0]), line[1] if len(line) > 1 else "") for line in lines if line[0]
+        ]
+    else:  # often sorted into class folders, as train is
+        folders = [path for path in sorted((folder / "val").glob("n*")) if path.is_dir()]
+        if not folders:
+            raise FileNotFoundError(f"{annotations} is missing. Unpack the official archive again.")
+        tested = [(path, one.name) for one in folders for path in image_files_below(one, skipped)]
+    listed += [(path, wnid) for path, wnid in tested if wnid in index]
+    skipped += [(path, f"its class {wnid} has no folder in train") for path, wnid in tested if wnid not in index]
+    _check_size(folder, (n_train, len(listed) - n_train), (100_000, 10_000), log)
+    words = {}
+    if (folder / "words.txt").is_file():
+        words = {wnid: rest.partition(",")[0].strip() for wnid, _, rest in
+                 (line.partition("\t") for line in _text_lines(folder / "words.txt"))}  # fmt: skip
+    names = [words.get(wnid) or wnid for wnid in wnids]
+    classes = tuple(
+        f"{name} ({wnid})" if names.count(name) > 1 else name for name, wnid in zip(names, wnids, strict=True)
     )
+    labels = np.array([index[wnid] for _, wnid in listed], np.int64)
+    return Source(ImageFiles([path for path, _ in listed]), labels, classes, n_train, skipped)
 
 
-def _say_if_not_official(one: Published, archive: Path, note: Say, strict: bool) -> None:
-    found = md5_of(archive)
-    if found == one.md5:
-        return
-    message = f"{archive} is not the official archive: its md5 is {found}, expected {one.md5}"
-    if strict:
-        raise ValueError(f"{message}. Fetch {one.url}, or pass strict=False.")
-    note(f"{message}; it is read all the same")
+def _text_lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{file} must be UTF-8 text; it is not ({error}). Unpack the official archive again."
+        ) from None
 
 
-def _writable(folder: Path) -> Path:
-    """`folder`, or for a read-only collection the platform's cache folder."""
-    if os.access(folder, os.W_OK):
-        return folder
-    cache = platform_cache()
-    cache.mkdir(parents=True, exist_ok=True)
-    return cache
+def read_caltech256(folder: Path, options: DataOptions, log: Log) -> Source:
+    """Read 001.ak47/001_0001.jpg and so on. There is no official split: `n_per_class` images of each class train."""
+    categories = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[:3].isdigit())
+    files = {category: sorted(category.glob("[0-9]*.jpg")) for category in categories}
+    n_found = sum(map(len, files.values()))
+    _check_size(folder, (n_found,), (30_607,), log)
+    others = sum(1 for category in categories for _ in category.iterdir()) - n_found
+    if others:
+        log(f"skipped {others} entries in the class folders that are not images of the set")
+    if not options.include_clutter:
+        n_clutter = sum(len(files.pop(category)) for category in categories if category.name == "257.clutter")
+        if n_clutter:
+            log(f"skipped the clutter class ({n_clutter} images); include_clutter keeps it")
+    classes = tuple(category.name.partition(".")[2] or category.name for category in files)
+    sizes = [len(of_class) for of_class in files.values()]
+    if options.n_per_class is None and min(sizes, default=61) <= 60:
+        log(f"a class of 60 images or fewer is split by test_fraction={options.test_fraction} instead")
+    split: Callable[[NDArray[np.int64]], Any] = partial(
+        n_per_class_split,
+        n_per_class=options.n_per_class or 60,
+        seed=options.split_seed,
+        classes=classes,
+        otherwise=options.test_fraction if options.n_per_class is None else None,
+    )
+    labels = np.repeat(np.arange(len(files)), sizes).astype(np.int64)
+    return Source(ImageFiles([str(path) for of in files.values() for path in of]), labels, classes, split=split)
+
+
+def _check_size(folder: Path, found: tuple[int, ...], official: tuple[int, ...], log: Log) -> None:
+    if found != official:
+        here, there = (" + ".join(f"{n:,}" for n in sizes) for sizes in (found, official))
+        log(f"{folder} holds {here} images; the official set has {there}")

@@ -41,8 +41,7 @@ class DataOptions:
     workers: int | None = None
 
     def load(self, source: str | os.PathLike[str], log: Log) -> Dataset:
-        settings = asdict(self)
-        return load(source, seed=settings.pop("split_seed"), log=log, **settings)
+        return load(source, log=log, **asdict(self))
 
     def record(self) -> dict[str, Any]:
         """What the test part depends on, where one is drawn."""
@@ -101,4 +100,4 @@ def default_epochs(n_train: int) -> int:
 
 def has_drawn_test_part(dataset: Dataset) -> bool:
     """Whether the source came without a test part, so that `load` drew one from its images and said so."""
-    return any(note.startswith("there is no test part") for note in dataset.notes)
+    return dataset.test_drawn

@@ -1,11 +1,11 @@
-"""Train and test drawn from one body of labels."""
+"""Stratified parts of a labelled set."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esupcon.data.split import n_per_class_split, stratified_split
+from esupcon._split import n_per_class_split, stratified_split
 
 labels = st.lists(st.integers(0, 6), min_size=1, max_size=120).map(lambda y: np.array(y, np.int64))
 

@@ -1,0 +1,415 @@
+"""Load a data set: choose the reader of a source, decode through the cache, choose the size, draw a test part."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from esupcon._console import Log, count, progress_bar, say
+from esupcon._io import first_error
+from esupcon._split import Indices, stratified_split
+from esupcon.data import DataOptions
+from esupcon.data.cache import DATA_VARIABLE, Entry, cached, decoded_root, expand, key_of
+from esupcon.data.decode import DECODE_VERSION, DecodeSpec, Skipped, decode_images, fit_arrays, image_dimensions
+from esupcon.data.folders import read_folder
+from esupcon.data.named import (
+    DEFAULT_SIDES,
+    NAMES,
+    PUBLISHED,
+    data_root,
+    find_published,
+    read_caltech256,
+    read_cifar,
+    read_digits,
+    read_tiny_imagenet,
+    verified_digest,
+)
+from esupcon.data.parquet import parquet_files, read_parquet
+from esupcon.data.sources import EncodedImages, Source, read_csv, read_npz
+
+#: Readers by kind of source; a named set is read from its unpacked folder.
+READERS: dict[str, Callable[[Path, DataOptions, Log], Source]] = {
+    "cifar10": partial(read_cifar, "cifar10"),
+    "cifar100": partial(read_cifar, "cifar100"),
+    "tiny_imagenet": read_tiny_imagenet,
+    "caltech256": read_caltech256,
+    "npz": read_npz,
+    "csv": read_csv,
+    "parquet": read_parquet,
+    "folder": read_folder,
+}
+_SUFFIXES = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+# Options for some kinds of sources only: for another kind they are a mistake.
+_OPTIONS_OF_KINDS = {
+    "n_per_class": ("caltech256",),
+    "include_clutter": ("caltech256",),
+    "layout": ("npz",),
+    "image_column": ("csv", "parquet"),
+    "label_column": ("csv", "parquet"),
+}
+_SIDES = (32, 64, 128, 224)
+_SAMPLED_HEADERS = 200  # read to choose a size
+_LISTED_FILES = 20  # unreadable files that are named in messages; all of them are in Dataset.skipped
+_COPIED_BYTES = 256 << 20  # larger selections of rows are not copied
+
+
+class Rows:
+    """Selected rows of an array, read when indexed as x[i], x[start:stop] or x[indices]; np.asarray(x) copies all."""
+
+    ndim = 4
+
+    def __init__(self, array: NDArray[np.uint8], indices: Indices) -> None:
+        self.array, self.indices = array, indices
+        self.dtype = array.dtype
+        self.shape = (len(indices), *array.shape[1:])
+        self.size = int(np.prod(self.shape))
+        self.nbytes = self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, key: Any) -> NDArray[np.uint8]:
+        return np.asarray(self.array[self.indices[key]])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self.array[self.indices], dtype)
+
+
+def take_rows(x: NDArray[np.uint8], indices: Indices) -> NDArray[np.uint8]:
+    """Return x[indices] without copying much: a view of a range of rows, a copy if it is small, else `Rows`.
+
+    `Rows` is not an ndarray, but is indexed like one; it is typed as one to keep annotations simple.
+    """
+    array, chosen = (x.array, x.indices[indices]) if isinstance(x, Rows) else (x, indices)
+    if len(chosen) and chosen[-1] - chosen[0] == len(chosen) - 1 and (np.diff(chosen) == 1).all():
+        return array[chosen[0] : chosen[-1] + 1]
+    if len(chosen) * array[:1].nbytes <= _COPIED_BYTES:
+        return np.asarray(array[chosen])
+    return cast("NDArray[np.uint8]", Rows(array, chosen))
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images uint8 (n, C, H, W), in memory, memory-mapped or `Rows` of such; labels int64, indices into `classes`.
+
+    `notes` are the messages of loading, `skipped` the files that were skipped, each with its reason. `test_drawn` is
+    True if the source had no test part, so that one was drawn from its images.
+    """
+
+    x_train: NDArray[np.uint8]
+    y_train: NDArray[np.int64]
+    x_test: NDArray[np.uint8]
+    y_test: NDArray[np.int64]
+    classes: tuple[str, ...]
+    name: str = ""
+    notes: tuple[str, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    test_drawn: bool = False
+
+    def __post_init__(self) -> None:
+        for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
+            if x.dtype != np.uint8 or x.ndim != 4:
+                raise ValueError(f"x_{part} must be uint8 (n, C, H, W); got {x.dtype} {x.shape}")
+            if y.dtype != np.int64 or y.shape != (len(x),):
+                raise ValueError(f"y_{part} must be int64 ({len(x)},); got {y.dtype} {y.shape}")
+            if len(y) and not (y.min() >= 0 and y.max() < len(self.classes)):
+                raise ValueError(f"y_{part} must lie in 0..{len(self.classes) - 1}; it has {y.min()} to {y.max()}")
+        if self.x_train.shape[1:] != self.x_test.shape[1:]:
+            raise ValueError(
+                f"train and test images must have one shape; got {self.x_train.shape[1:]} and {self.x_test.shape[1:]}"
+            )
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.x_train.shape[1:]
+        return channels, height, width
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of images, labels and class names: equal for equal data from any source."""
+        digest = hashlib.sha256(repr(self.classes).encode())
+        for array in (self.x_train, self.y_train, self.x_test, self.y_test):
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            for start in range(0, len(array), 4096):
+                digest.update(np.ascontiguousarray(array[start : start + 4096]).data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.image_shape))
+        return (
+            f"Dataset({self.name!r}, {len(self.x_train):,} train and {len(self.x_test):,} test images of {shape}, "
+            f"{self.n_classes} classes)"
+        )
+
+
+_REGISTERED: dict[str, Callable[[], Dataset]] = {}
+
+
+def register_dataset(name: str, loader: Callable[[], Dataset]) -> None:
+    """Make `load(name)` return what `loader` returns, in this process; tables and commands then know the name too."""
+    if name in NAMES or not name.isidentifier():
+        raise ValueError(f"the name of a set must be an identifier other than {', '.join(NAMES)}; got {name!r}.")
+    _REGISTERED[name] = loader
+
+
+def load(
+    source: str | os.PathLike[str], options: DataOptions | None = None, *, log: Log = say, **fields: Any
+) -> Dataset:
+    """Load a data set.
+
+    source: `digits`, `cifar10`, `cifar100`, `tiny_imagenet` or `caltech256`; a folder of images (root/class/*.jpg, or
+        root/train/class and root/test/class); a .csv of path,label; a .npz; a .parquet file or a folder of them; the
+        name of a registered set.
+    options, fields: a `DataOptions`, or its fields as keyword arguments, such as image_size=64.
+    log: called with every message; the default prints to standard error.
+    """
+    options = _with_fields(options, fields)
+    if source in _REGISTERED:
+        return _load_registered(str(source), options)
+    notes: list[str] = []
+
+    def note(line: str) -> None:
+        notes.append(line)
+        log(line)
+
+    kind, path = _identify(source, options, note)
+    found = _read(kind, path, options, note)
+    if len(found.classes) < 2:
+        only = f"only {found.classes[0]!r}" if found.classes else "none"
+        raise ValueError(f"{source} must have at least two classes; it has {only}.")
+    if isinstance(found.images, np.ndarray):
+        channels, *size = found.images.shape[1:]
+        height, width = options.size or size
+        images = fit_arrays(found.images, DecodeSpec(height, width, options.channels or channels))
+        kept, skipped = np.arange(len(images)), found.skipped
+    else:
+        default = DEFAULT_SIDES.get(kind)
+        size_ = options.size or ((default, default) if default else _choose_size(found.images, options, note))
+        images, kept, skipped = _decode(found, found.images, size_, options, note)
+    labels = found.labels[kept]
+    n_train = len(kept) if found.n_train is None else int(np.searchsorted(kept, found.n_train))
+    train, test = np.arange(n_train), np.arange(n_train, len(kept))
+    drawn = len(test) == 0 and found.split is None
+    if len(test) == 0:
+        train, test = (found.split or partial(_draw_test_part, found.classes, options, note))(labels)
+    return Dataset(
+        take_rows(images, kept[train]),
+        labels[train],
+        take_rows(images, kept[test]),
+        labels[test],
+        found.classes,
+        name=kind if kind in NAMES else str(source),
+        notes=tuple(notes),
+        skipped=tuple(skipped),
+        test_drawn=drawn,
+    )
+
+
+def source_digest(source: str | os.PathLike[str], options: DataOptions | None = None, **fields: Any) -> str:
+    """Return a SHA-256 of a source's content: stored images, labels, class names and parts, but no paths.
+
+    Nothing is decoded. It changes if a pixel, a label or the order of the images changes, and is equal for copies of
+    the same data. A named set that is missing is downloaded, unless `download` is False.
+    """
+    options = _with_fields(options, fields)
+    if source in _REGISTERED:
+        return _load_registered(str(source), options).fingerprint
+
+    def ignore(line: str) -> None:
+        pass
+
+    kind, path = _identify(source, options, ignore)
+    return verified_digest(kind) or _read(kind, path, options, ignore).digest()
+
+
+def _with_fields(options: DataOptions | None, fields: dict[str, Any]) -> DataOptions:
+    try:
+        return DataOptions(**{**(dict(options) if options is not None else {}), **fields})
+    except ValidationError as error:
+        raise ValueError(f"{first_error(error, show_input=True)}.") from None
+
+
+def _load_registered(name: str, options: DataOptions) -> Dataset:
+    _check_unused_options(name, name, options)
+    if options.size is not None or options.channels is not None:
+        raise ValueError(f"image_size and channels do not apply to {name!r}, whose loader decides them. Omit them.")
+    made = _REGISTERED[name]()
+    if not isinstance(made, Dataset):
+        raise ValueError(  # noqa: TRY004 - a mistake in the user's loader, reported in one line like the others
+            f"the loader of {name!r} must return an esupcon.data.Dataset; it returned a {type(made).__name__}."
+        )
+    return replace(made, name=name)
+
+
+# --- Choose and call the reader --------------------------------------------------------------------------------------
+
+
+def _identify(source: str | os.PathLike[str], options: DataOptions, log: Log) -> tuple[str, Path | None]:
+    """Return the kind of a source and its path, which is None for a named set."""
+    text = os.fspath(source)
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"source must be a name or a path; got {source!r}")
+    bare = re.sub(r"[-_ ]", "", text).lower()  # cifar10 for CIFAR-10, tiny_imagenet for TinyImageNet
+    name = next((name for name in NAMES if name.replace("_", "") == bare), None) if isinstance(source, str) else None
+    path = expand(text)
+    if name is not None:
+        if path.exists():
+            log(f"{text!r} is read as the data set of that name; pass ./{text} to read the folder")
+        _check_unused_options(name, source, options)
+        return name, None
+    root = data_root(options.data_dir)
+    if not path.exists() and root is not None and (root / path).exists():
+        path = root / path
+    if path.is_dir():
+        kind = _kind_of_folder(path)
+    elif path.is_file():
+        if path.suffix.lower() not in _SUFFIXES:
+            raise ValueError(f"{path} is neither a folder nor one of {', '.join(_SUFFIXES)}. Unpack an archive first.")
+        kind = _SUFFIXES[path.suffix.lower()]
+    else:
+        raise _not_found(text, path)
+    _check_unused_options(kind, source, options)
+    return kind, path.absolute()
+
+
+def _read(kind: str, path: Path | None, options: DataOptions, log: Log) -> Source:
+    if kind == "digits":
+        return read_digits(options, log)
+    return READERS[kind](path or find_published(kind, options, log), options, log)
+
+
+def _kind_of_folder(path: Path) -> str:
+    official = next((one for one in PUBLISHED.values() if one.folder == path.name), None)
+    if official is not None and (path / official.proof).exists():
+        return official.name
+    if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        raise ValueError(
+            f"{path} was written by save_to_disk of Hugging Face datasets, which is not read. "
+            "Write Parquet files instead: ds.to_parquet('train.parquet')."
+        )
+    return "parquet" if parquet_files(path) else "folder"
+
+
+def _not_found(text: str, path: Path) -> Exception:
+    looks_like_a_path = path.suffix != "" or any(mark in text for mark in "/\\~")
+    if not looks_like_a_path:
+        close = difflib.get_close_matches(text.lower(), NAMES, n=1, cutoff=0.5)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        return ValueError(f"{text!r} is neither a known set ({', '.join(NAMES)}) nor a file or folder here.{hint}")
+    beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(path.name, beside, n=1)
+    hint = f" Did you mean {path.parent / close[0]}?" if close else " Check the path."
+    return FileNotFoundError(f"there is no file or folder {path}.{hint}")
+
+
+def _check_unused_options(kind: str, source: object, options: DataOptions) -> None:
+    for option, kinds in _OPTIONS_OF_KINDS.items():
+        if getattr(options, option) not in (None, False) and kind not in kinds:
+            raise ValueError(f"{option} applies to {' and '.join(kinds)}, not to {source}. Omit it.")
+
+
+# --- From files to arrays --------------------------------------------------------------------------------------------
+
+
+def _choose_size(images: EncodedImages, options: DataOptions, log: Log) -> tuple[int, int]:
+    """Return the images' own size if all are equal, square and at most 224, else one by their median shorter side."""
+    seen = [image_dimensions(one, options.max_pixels) for one in images.sample(_SAMPLED_HEADERS)]
+    sizes = [size for size in seen if size is not None]
+    if not sizes:
+        return _SIDES[0], _SIDES[0]
+    if len(set(sizes)) == 1 and sizes[0][0] == sizes[0][1] <= _SIDES[-1]:
+        side = sizes[0][0]
+        log(f"image_size is {side}, the size of the images")
+    else:
+        middle = median(min(size) for size in sizes)
+        side = max((side for side in _SIDES if side <= middle), default=_SIDES[0])
+        log(f"image_size is {side}, from the images' median shorter side of {middle:g}; pass image_size to change it")
+    return side, side
+
+
+def _decode(
+    found: Source, encoded: EncodedImages, size: tuple[int, int], options: DataOptions, log: Log
+) -> tuple[NDArray[np.uint8], Indices, list[Skipped]]:
+    """Return the decoded images, the rows among them that are readable, and all skipped files."""
+    spec = DecodeSpec(*size, options.channels or 3, options.max_pixels)
+
+    def fill(rows: NDArray[np.uint8]) -> dict[str, Any]:
+        with progress_bar("decoding images", len(encoded)) as advance:
+            findings = decode_images(encoded, rows, spec, workers=options.workers, advance=advance)
+        return asdict(findings)
+
+    if len(encoded) == 0:
+        entry = Entry(np.empty((0, *spec.shape), np.uint8), {"unreadable": {}, "animated": 0})
+    else:
+        folder = decoded_root(options.cache_dir) if options.cache else None
+        if options.cache and folder is None:
+            log(f"no cache folder: this user has no home folder. Set {DATA_VARIABLE} to decode the images only once")
+        key = key_of("decoded", DECODE_VERSION, asdict(spec), encoded.stamp())
+        entry = cached(folder, key, (len(encoded), *spec.shape), fill, log)
+    unreadable = {int(i): str(reason) for i, reason in entry.record["unreadable"].items()}
+    skipped = found.skipped + [(encoded.name(i), reason) for i, reason in sorted(unreadable.items())]
+    _report_skipped(skipped, len(encoded) + len(found.skipped), options, log)
+    if n_animated := entry.record["animated"]:
+        log(f"only the first frame of {count(n_animated, 'animated image')} is used")
+    kept = np.setdiff1d(np.arange(len(encoded)), np.array(list(unreadable), np.int64))
+    n_train = len(encoded) if found.n_train is None else found.n_train
+    before = Counter(found.labels[:n_train].tolist())
+    lost = sorted(set(before) - set(found.labels[kept[kept < n_train]].tolist()))
+    if lost:
+        first = next(i for i in sorted(unreadable) if found.labels[i] == lost[0])
+        more = f" ({count(len(lost) - 1, 'further class')} too)" if len(lost) > 1 else ""
+        raise ValueError(
+            f"the class {found.classes[lost[0]]!r} has no readable image: the first of its "
+            f"{count(before[lost[0]], 'file')} is {encoded.name(first)} ({unreadable[first]}){more}. "
+            "Replace its files or remove the class."
+        )
+    return entry.images, kept, skipped
+
+
+def _report_skipped(skipped: list[Skipped], n_files: int, options: DataOptions, log: Log) -> None:
+    if not skipped:
+        return
+    if options.strict:
+        path, reason = skipped[0]
+        raise ValueError(
+            f"{len(skipped)} of {n_files:,} files cannot be used, the first is {path} ({reason}). "
+            "Repair or remove them, or omit strict to skip them."
+        )
+    for path, reason in skipped[:_LISTED_FILES]:
+        log(f"skipped {path} ({reason})")
+    more = f", {len(skipped) - _LISTED_FILES} of them not listed" if len(skipped) > _LISTED_FILES else ""
+    log(f"{len(skipped)} of {n_files:,} files were skipped{more}")
+
+
+def _draw_test_part(
+    classes: tuple[str, ...], options: DataOptions, log: Log, labels: NDArray[np.int64]
+) -> tuple[Indices, Indices]:
+    train, test = stratified_split(labels, options.test_fraction, options.split_seed)
+    if len(test) == 0:
+        raise ValueError("no image is left to test on: every class has a single one. Add images or a test part.")
+    log(
+        f"there is no test part: {len(test):,} of {len(labels):,} images are set aside, drawn from every class with "
+        f"two or more (test_fraction={options.test_fraction}, split_seed={options.split_seed})"
+    )
+    untested = [classes[k] for k in sorted(set(labels.tolist()) - set(labels[test].tolist()))]
+    if untested:
+        names = ", ".join(map(repr, untested[:5])) + (", ..." if len(untested) > 5 else "")
+        log(f"{count(len(untested), 'class')} with a single image cannot be tested: {names}")
+    return train, test

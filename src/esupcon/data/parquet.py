@@ -1,0 +1,245 @@
+"""Read Parquet files with encoded images and labels, as Hugging Face `datasets` publishes them, through pyarrow.
+
+A source is one file, or a folder of files whose names begin with their part (train-00000-of-00001.parquet). What a
+file claims is checked before memory is allocated for it: the rows and bytes of a column, and the length of a label.
+Many rows can share one large value, which the file stores once: so images are read one by one, labels as a dictionary.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esupcon._console import Log
+from esupcon._io import memory_budget, one_line
+from esupcon.data import DataOptions
+from esupcon.data.decode import Encoded
+from esupcon.data.sources import LONGEST_LABEL, TEST_NAMES, TRAIN_NAMES, Source, encode_labels, stamp_of
+
+_IMAGE_NAMES = ("image", "img", "images", "picture", "pixel_values")
+_LABEL_NAMES = ("label", "labels", "fine_label", "class", "target", "category", "y")
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """Return the Parquet files in a folder and its subfolders, sorted."""
+    return sorted([*folder.glob("*.parquet"), *folder.glob("*/*.parquet")])
+
+
+def read_parquet(source: Path, options: DataOptions, log: Log) -> Source:
+    """Read the training part, and the test part or else the first other part that has labels."""
+    parts: dict[str, list[Path]] = {}
+    known = (*TRAIN_NAMES, *TEST_NAMES)
+    for file in [source] if source.is_file() else parquet_files(source):
+        words = re.split(r"[-_.]", file.stem.lower(), maxsplit=1)[0], file.parent.name.lower()
+        part = next((word for word in words if word in known), "train") if source.is_dir() else "train"
+        parts.setdefault(part, []).append(file)
+    train = next((name for name in TRAIN_NAMES if name in parts), None)
+    if train is None:
+        raise ValueError(f"{source} has no training part; it has {', '.join(parts)}.")
+    image, label, names = _choose_columns(parts[train][0], options)
+    y_train = _read_labels(parts[train], label)
+    test, y_test = None, None
+    for name in (name for name in TEST_NAMES if name in parts):
+        y_test = _read_labels(parts[name], label)
+        if y_test.dtype.kind == "i" and (y_test < 0).all():  # how `datasets` marks missing labels
+            log(f"the part {name!r} of {source} has no labels")
+            y_test = None
+            continue
+        test = name
+        break
+    for name in parts:
+        if name not in (train, test):
+            log(f"skipped the part {name!r} of {source}")
+    labels, classes = encode_labels(y_train, y_test, names, source)
+    images = ParquetImages(parts[train] + (parts[test] if test else []), image)
+    if len(images) != len(labels):
+        raise ValueError(f"{source} has {len(images):,} images and {len(labels):,} labels. Save it again.")
+    return Source(images, labels, classes, len(y_train) if test else None)
+
+
+class ParquetImages:
+    """The images of one column, read in order; a few are held at a time."""
+
+    def __init__(self, files: list[Path], column: str) -> None:
+        self._files = files
+        self._column = column
+        self._counts = []
+        for file in files:
+            with _open(file, column) as table:
+                self._counts.append(int(table.metadata.num_rows))
+
+    def __len__(self) -> int:
+        return sum(self._counts)
+
+    def __iter__(self) -> Iterator[Encoded]:
+        for file in self._files:
+            yield from self._images_of(file)
+
+    def sample(self, n: int) -> Iterator[Encoded]:
+        """Return the first rows of every file."""
+        for file in self._files:
+            yield from islice(self._images_of(file), max(1, n // len(self._files)))
+
+    def name(self, i: int) -> str:
+        for file, n in zip(self._files, self._counts, strict=True):
+            if i < n:
+                return f"{file}, row {i}"
+            i -= n
+        raise IndexError(i)
+
+    def stamp(self) -> list[object]:
+        return [self._column, [(str(file.absolute()), *stamp_of(str(file))) for file in self._files]]
+
+    def _images_of(self, file: Path) -> Iterator[Encoded]:
+        for array in _column_batches(file, self._column, 1):
+            value = array[0].as_py()
+            content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
+            if content is None and isinstance(path, str) and path:
+                yield str(file.parent / path)
+            else:
+                yield content if isinstance(content, bytes) else b""
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow  # noqa: PLC0415 - an extra, and slow to import
+        import pyarrow.compute  # noqa: PLC0415
+        import pyarrow.parquet  # noqa: PLC0415
+    except ImportError:
+        raise ModuleNotFoundError(
+            "Parquet files are read by pyarrow, which is not installed: pip install 'esupcon[parquet]'."
+        ) from None
+    return pyarrow
+
+
+@contextmanager
+def _open(file: Path, column: str | None = None, *, dictionary: bool = False) -> Iterator[Any]:
+    """Open a file to read a column of it, if its claims are plausible; read text as a dictionary if asked to."""
+    pa = _pyarrow()
+    try:
+        metadata = pa.parquet.read_metadata(file)
+        is_text = _check_claims(metadata, column, file)
+        texts = [column] if is_text and dictionary else None
+        with pa.parquet.ParquetFile(file, metadata=metadata, read_dictionary=texts) as table:
+            yield table
+    except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
+        raise ValueError(f"{file} cannot be read: {' '.join(str(error).split())}.") from None
+
+
+def _check_claims(metadata: Any, column: str | None, file: Path) -> bool:
+    """Refuse more rows than bytes, and a column that does not fit into memory; return whether it holds text."""
+    size = file.stat().st_size
+    if metadata.num_rows > size:
+        raise ValueError(f"{file} claims {metadata.num_rows:,} rows in {size:,} bytes: it holds no images.")
+    limit, is_text = memory_budget() // 4, False
+    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+    for chunk in (group.column(i) for group in groups for i in range(group.num_columns)):
+        if chunk.path_in_schema.split(".")[0] != column:
+            continue
+        if chunk.total_uncompressed_size > limit:
+            claimed = f"{chunk.total_uncompressed_size / 1e9:.1f} GB"
+            raise ValueError(
+                f"{file}: the column {column!r} unpacks to {claimed} at once, more than {limit / 1e9:.1f} GB. "
+                "Save it with smaller row groups."
+            )
+        if "DELTA_BYTE_ARRAY" in chunk.encodings:  # values share prefixes: a few bytes can unpack to any size
+            raise ValueError(f"{file}: the column {column!r} has the encoding DELTA_BYTE_ARRAY. Save it as PLAIN.")
+        is_text |= chunk.physical_type == "BYTE_ARRAY" and chunk.path_in_schema == column
+    return is_text
+
+
+def _column_batches(file: Path, column: str, n_rows: int, *, dictionary: bool = False) -> Iterator[Any]:
+    """Return the arrays of a column, `n_rows` at a time."""
+    with _open(file, column, dictionary=dictionary) as table:
+        if column not in table.schema_arrow.names:
+            raise ValueError(f"{file} has no column {column!r}, unlike the other files.")
+        for batch in table.iter_batches(batch_size=n_rows, columns=[column]):
+            yield batch.column(batch.schema.get_field_index(column))
+
+
+def _choose_columns(file: Path, options: DataOptions) -> tuple[str, str, list[str] | None]:
+    """Return the columns of images and labels, and the class names if `datasets` stored them."""
+    pa = _pyarrow()
+    with _open(file) as table:
+        schema = table.schema_arrow
+    try:
+        columns = list(schema.names)
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} is damaged: the name of a column is not text. Save the data set again.") from None
+    try:
+        stored = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        features = {name: one for name, one in stored.items() if name in columns and isinstance(one, dict)}
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        features = {}
+
+    def holds_bytes(kind: Any) -> bool:
+        if pa.types.is_struct(kind):
+            return bool(kind.get_field_index("bytes") >= 0)
+        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+    images = [name for name, one in features.items() if one.get("_type") == "Image"]
+    images = images or [field.name for field in schema if holds_bytes(field.type)]
+    labels = [name for name, one in features.items() if one.get("_type") == "ClassLabel"]
+    labels = labels or [name for name in columns if name.casefold() in _LABEL_NAMES]
+    image = _choose(options.image_column, _IMAGE_NAMES, "image", images, columns, file)
+    label = _choose(options.label_column, _LABEL_NAMES, "label", labels, columns, file)
+    names = features.get(label, {}).get("names")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ValueError(f"{file} has {names!r:.100} as the names of its classes; expected a list of texts.")
+    return image, label, names
+
+
+def _choose(
+    wanted: str | None, usual: tuple[str, ...], what: str, candidates: list[str], columns: list[str], file: Path
+) -> str:
+    listed = ", ".join(repr(one_line(name)) for name in columns)
+    if wanted is not None:
+        if wanted not in columns:
+            raise ValueError(f"{file} has no column {wanted!r}; it has {listed}.")
+        return wanted
+    if len(candidates) == 1:
+        return candidates[0]
+    named = next((name for one in usual for name in candidates if name.casefold() == one), None)
+    if named is None:
+        raise ValueError(f"{file} has the columns {listed}: which holds the {what}s? Pass {what}_column.")
+    return named
+
+
+def _read_labels(files: list[Path], column: str) -> NDArray[Any]:
+    """Return the labels as an array of numbers or text."""
+    pa = _pyarrow()
+    values: list[Any] = []
+    for file in files:
+        for array in _column_batches(file, column, 4096, dictionary=True):
+            texts = array.dictionary if pa.types.is_dictionary(array.type) else array
+            number = any(
+                check(array.type) for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+            )
+            text = texts.type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+            if array.null_count:
+                raise ValueError(f"{file}: the column {column!r} has rows without a label. Remove them.")
+            if not number and not text:
+                raise ValueError(
+                    f"{file}: the column {column!r} holds {array.type}; labels are whole numbers or names."
+                )
+            if text and (pa.compute.max(pa.compute.binary_length(texts)).as_py() or 0) > LONGEST_LABEL:
+                raise ValueError(
+                    f"{file}: the column {column!r} has labels of more than {LONGEST_LABEL:,} bytes. "
+                    "Use shorter class names, or pass label_column."
+                )
+            try:
+                values += [one.decode() if isinstance(one, bytes) else one for one in array.to_pylist()]
+            except UnicodeDecodeError as error:
+                found = repr(bytes(error.object)[:20])
+                raise ValueError(f"{file}: the column {column!r} holds {found}, not UTF-8 text. Save text.") from None
+    if any(type(value) is int and abs(value) >= 2**63 for value in values):
+        return np.array([str(value) for value in values])
+    return np.array(values) if values else np.empty(0, np.int64)

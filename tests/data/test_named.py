@@ -1,0 +1,646 @@
+"""The named sets: small copies in the official form, the real files if there are any, downloads and archives."""
+
+import hashlib
+import io
+import os
+import pickle
+import shutil
+import socket
+import stat
+import tarfile
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import class_folder, picture, quietly, said, saved
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from esupcon.data import NAMES, load, named, source_digest
+from esupcon.data.named import DownloadFailed, data_root, download, extract
+
+RNG = np.random.default_rng(3)
+CIFAR10_CLASSES = b"airplane automobile bird cat deer dog frog horse ship truck".split()
+
+
+def pickled(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(content, protocol=3))
+
+
+@pytest.fixture
+def official(monkeypatch):
+    """Take the files in a folder for the official ones."""
+
+    def accept(name, folder):
+        files = {file: hashlib.md5((folder / file).read_bytes()).hexdigest() for file in named._CIFAR_FILES[name]}
+        monkeypatch.setitem(named._CIFAR_FILES, name, files)
+
+    return accept
+
+
+def cifar10(root, n=20):
+    """The official files, with n images a batch; returns the images and labels."""
+    folder = root / "cifar-10-batches-py"
+    images, labels = [], []
+    for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]:
+        x, y = RNG.integers(0, 256, (n, 3072)).astype(np.uint8), (np.arange(n) % 10).tolist()
+        pickled(folder / name, {b"batch_label": b"x", b"labels": y, b"data": x, b"filenames": [b"f.png"] * n})
+        images.append(x)
+        labels.append(y)
+    pickled(folder / "batches.meta", {b"num_vis": 3072, b"label_names": CIFAR10_CLASSES})
+    return np.concatenate(images).reshape(-1, 3, 32, 32), np.concatenate(labels)
+
+
+def cifar100(root, n=200):
+    folder = root / "cifar-100-python"
+    for name in ("train", "test"):
+        x, y = RNG.integers(0, 256, (n, 3072)).astype(np.uint8), (np.arange(n) % 100).tolist()
+        pickled(folder / name, {b"fine_labels": y, b"coarse_labels": [k // 5 for k in y], b"data": x})
+    names = [f"fine{k}".encode() for k in range(100)]
+    pickled(folder / "meta", {b"fine_label_names": names, b"coarse_label_names": [b"c"] * 20})
+
+
+def tiny_imagenet(root):
+    """Three classes, four training and two validation images each."""
+    folder = root / "tiny-imagenet-200"
+    wnids = ["n03", "n01", "n02"]
+    annotations = []
+    for wnid in wnids:
+        colour = int(wnid[1:]) * 60
+        for i in range(4):
+            saved(folder / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", Image.new("RGB", (64, 64), (colour, i, 0)))
+        (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text("x")
+        for _ in range(2):
+            name = f"val_{len(annotations)}.JPEG"
+            saved(folder / "val" / "images" / name, Image.new("RGB", (64, 64), (colour, 0, 0)))
+            annotations.append(f"{name}\t{wnid}\t0\t0\t9\t9\n")
+    (folder / "val" / "val_annotations.txt").write_text("".join(annotations))
+    (folder / "wnids.txt").write_text("\n".join(wnids))
+    (folder / "words.txt").write_text("n01\tgoldfish, Carassius\nn02\tcrane\nn03\tcrane\nn99\tother\n")
+    return folder
+
+
+def caltech256(root, n=12):
+    folder = root / "256_ObjectCategories"
+    for name in ("001.ak47", "002.american-flag", "056.dog", "257.clutter"):
+        for i in range(n):
+            saved(folder / name / f"{name[:3]}_{i + 1:04}.jpg", picture(30 + i, 40, seed=i))
+    (folder / "056.dog" / "greg").mkdir()
+    (folder / "056.dog" / "RENAME2").touch()
+    return folder
+
+
+def test_digits_are_scikit_learns_scaled():
+    data = load("digits", log=lambda line: None)
+    assert data.image_shape == (1, 8, 8)
+    assert data.classes == tuple("0123456789")
+    assert (len(data.x_train), len(data.x_test)) == (1438, 359)
+    assert said(data, "no test part", "359 of 1,797")
+    bunch = load_digits()
+    expected = {np.rint(image * 255 / 16).astype(np.uint8).tobytes() + bytes([y]) for image, y in
+                zip(bunch.images, bunch.target, strict=True)}  # fmt: skip
+    together = zip(
+        np.concatenate([data.x_train, data.x_test]), np.concatenate([data.y_train, data.y_test]), strict=True
+    )
+    assert {image.tobytes() + bytes([y]) for image, y in together} == expected
+    assert data.x_train.max() == 255
+    assert load("digits", log=lambda line: None, image_size=32, channels=3).image_shape == (3, 32, 32)
+
+
+def test_cifar10_in_the_official_files(tmp_path, official):
+    x, y = cifar10(tmp_path)
+    official("cifar10", tmp_path / "cifar-10-batches-py")
+    data = quietly("cifar10", tmp_path)
+    np.testing.assert_array_equal(data.x_train, x[:100])
+    np.testing.assert_array_equal(data.x_test, x[100:])
+    np.testing.assert_array_equal(data.y_train, y[:100])
+    assert data.classes[3] == "cat"
+    assert data.name == "cifar10"
+    assert data.notes == ()
+    assert quietly("cifar10", tmp_path, image_size=16).image_shape == (3, 16, 16)
+
+
+def test_cifar100_has_the_fine_labels(tmp_path, official):
+    cifar100(tmp_path)
+    official("cifar100", tmp_path / "cifar-100-python")
+    data = quietly("cifar100", tmp_path)
+    assert data.n_classes == 100
+    assert data.classes[7] == "fine7"
+    assert data.y_train.tolist() == [*range(100), *range(100)]
+
+
+@pytest.mark.parametrize("home", [".", "cifar10", "CIFAR10", "cifar-10"])
+@pytest.mark.parametrize("spelling", ["cifar10", "CIFAR-10", "Cifar_10"])
+def test_usual_subfolders_and_spellings(tmp_path, official, home, spelling):
+    cifar10(tmp_path / home)
+    official("cifar10", tmp_path / home / "cifar-10-batches-py")
+    assert quietly(spelling, tmp_path).name == "cifar10"
+
+
+def test_official_folder_as_data_dir_or_as_source(tmp_path, official):
+    cifar10(tmp_path)
+    folder = tmp_path / "cifar-10-batches-py"
+    official("cifar10", folder)
+    by_dir = quietly("cifar10", tmp_path, data_dir=folder)
+    by_source = quietly(folder, tmp_path)
+    assert by_dir.fingerprint == by_source.fingerprint
+    assert by_source.name == "cifar10"
+
+
+def test_cifar_file_with_another_checksum_is_refused_by_name(tmp_path, official):
+    cifar10(tmp_path)
+    folder = tmp_path / "cifar-10-batches-py"
+    official("cifar10", folder)
+    content = bytearray((folder / "data_batch_2").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "data_batch_2").write_bytes(content)
+    with pytest.raises(ValueError, match=r"data_batch_2 is not the official file.*save your own images as \.npz"):
+        quietly("cifar10", tmp_path)
+    (folder / "data_batch_2").unlink()
+    with pytest.raises(FileNotFoundError, match="data_batch_2 is missing"):
+        quietly("cifar10", tmp_path)
+
+
+class Trap:
+    def __init__(self, proof):
+        self.proof = proof
+
+    def __reduce__(self):
+        return (os.system, (f"touch {self.proof}",))
+
+
+def nested_lists():
+    """Pickled in 364 bytes, copied in 2 to the power of 40 steps."""
+    x = [b"a"]
+    for _ in range(40):
+        x = [x, x]
+    return x
+
+
+@pytest.mark.parametrize("content", ["trap", "nested"])
+def test_hostile_cifar_file_is_neither_run_nor_unpacked(tmp_path, official, content):
+    cifar10(tmp_path)
+    official("cifar10", tmp_path / "cifar-10-batches-py")
+    hostile = Trap(tmp_path / "sprung") if content == "trap" else nested_lists()
+    pickled(tmp_path / "cifar-10-batches-py" / "data_batch_2", hostile)
+    with pytest.raises(ValueError, match="not the official file"):
+        quietly("cifar10", tmp_path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_forged_checksum_runs_no_code(tmp_path, official):
+    cifar10(tmp_path)
+    pickled(tmp_path / "cifar-10-batches-py" / "data_batch_2", {b"labels": Trap(tmp_path / "sprung")})
+    official("cifar10", tmp_path / "cifar-10-batches-py")
+    with pytest.raises(ValueError, match=r"asks for posix\.system, which is not allowed"):
+        quietly("cifar10", tmp_path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_digest_of_verified_sets_needs_no_files(tmp_path):
+    """Only official files are read, so their content is known."""
+    ten, hundred = (source_digest(name, data_dir=tmp_path, download=False) for name in ("cifar10", "cifar100"))
+    assert ten != hundred
+    assert source_digest("digits") == source_digest("digits") != ten
+
+
+def archived(name, tmp_path, root, official):
+    """The set `name`, packed as it is published, under `root`."""
+    made = tmp_path / "made"
+    {"cifar10": cifar10, "cifar100": cifar100, "tiny_imagenet": tiny_imagenet, "caltech256": caltech256}[name](made)
+    one = named.PUBLISHED[name]
+    if name.startswith("cifar"):
+        official(name, made / one.folder)
+    root.mkdir(parents=True, exist_ok=True)
+    if one.archive.endswith(".zip"):
+        with zipfile.ZipFile(root / one.archive, "w") as bundle:
+            for path in sorted((made / one.folder).rglob("*")):
+                bundle.write(path, path.relative_to(made))
+    else:
+        with tarfile.open(root / one.archive, "w:gz" if one.archive.endswith("gz") else "w") as bundle:
+            bundle.add(made / one.folder, one.folder)
+    unpacked = quietly(name, tmp_path, data_dir=made)
+    shutil.rmtree(made)
+    return unpacked
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
+def test_archive_gives_what_is_in_it(tmp_path, official, name):
+    expected = archived(name, tmp_path, tmp_path / "root" / name, official)
+    data = quietly(name, tmp_path, data_dir=tmp_path / "root")
+    assert data.fingerprint == expected.fingerprint
+    assert said(data, "not the official archive", named.PUBLISHED[name].md5)
+    again = quietly(name, tmp_path, data_dir=tmp_path / "root")
+    assert not said(again, "unpacking")
+    assert again.fingerprint == expected.fingerprint
+
+
+def test_unofficial_archive_is_refused_if_strict(tmp_path, official):
+    archived("cifar10", tmp_path, tmp_path / "root", official)
+    with pytest.raises(ValueError, match="not the official archive"):
+        quietly("cifar10", tmp_path, data_dir=tmp_path / "root", strict=True)
+
+
+def test_read_only_collection_is_unpacked_in_the_cache_folder(tmp_path, official, monkeypatch):
+    archived("cifar10", tmp_path, tmp_path / "root", official)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    monkeypatch.setattr(named.os, "access", lambda path, mode: False)
+    assert len(quietly("cifar10", tmp_path, data_dir=tmp_path / "root").x_train) == 100
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["cifar-10-python.tar.gz"]
+
+
+def test_missing_set_is_downloaded(tmp_path, official, monkeypatch):
+    expected = archived("cifar10", tmp_path, tmp_path / "server", official)
+    one = named.PUBLISHED["cifar10"]
+
+    def fake(url, target, md5, log):
+        assert (url, md5) == (one.url, one.md5)
+        target.parent.mkdir(parents=True)
+        shutil.copy(tmp_path / "server" / one.archive, target)
+
+    monkeypatch.setattr(named, "download", fake)
+    assert quietly("cifar10", tmp_path, data_dir=tmp_path / "new").fingerprint == expected.fingerprint
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
+def test_failed_download_gives_one_line_with_the_remedy(tmp_path, monkeypatch, name):
+    def fail(*arguments):
+        raise named.DownloadFailed("this machine may be offline")
+
+    monkeypatch.setattr(named, "download", fail)
+    one = named.PUBLISHED[name]
+    for options, reason in (({}, "may be offline"), ({"download": False}, "downloads are switched off")):
+        with pytest.raises(FileNotFoundError) as caught:
+            quietly(name, tmp_path, data_dir=tmp_path / "empty", **options)
+        message = str(caught.value)
+        assert "\n" not in message
+        for part in (one.url, one.md5, str(tmp_path / "empty" / one.archive), reason):
+            assert part in message
+
+
+def test_tiny_imagenet(tmp_path):
+    tiny_imagenet(tmp_path)
+    data = quietly("tiny_imagenet", tmp_path)
+    assert data.image_shape == (3, 32, 32)
+    assert data.classes == ("goldfish", "crane (n02)", "crane (n03)")
+    assert data.y_train.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert data.y_test.tolist() == [2, 2, 0, 0, 1, 1]
+    for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test)):
+        np.testing.assert_allclose(x[:, 0].mean((1, 2)), (y + 1) * 60, atol=2)
+    assert quietly("tiny_imagenet", tmp_path, image_size=64).image_shape == (3, 64, 64)
+    assert said(data, "12 + 6 images")
+    assert data.skipped == ()
+
+
+def test_tiny_imagenet_sorted_by_class_and_incomplete(tmp_path):
+    folder = tiny_imagenet(tmp_path)
+    expected = quietly("tiny_imagenet", tmp_path)
+    lines = (folder / "val" / "val_annotations.txt").read_text().splitlines()
+    (folder / "val" / "images" / "val_0.JPEG").unlink()
+    missing = quietly("tiny_imagenet", tmp_path)
+    assert [reason for _, reason in missing.skipped] == ["no such file, or a broken link"]
+    for line in lines[1:]:
+        name, wnid = line.split("\t")[:2]
+        (folder / "val" / wnid).mkdir(exist_ok=True)
+        (folder / "val" / "images" / name).rename(folder / "val" / wnid / name)
+    (folder / "val" / "val_annotations.txt").unlink()
+    resorted = quietly("tiny_imagenet", tmp_path)
+    assert sorted(resorted.y_test.tolist()) == sorted(expected.y_test.tolist()[1:])
+    shutil.rmtree(folder / "val")
+    (folder / "val").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"val_annotations\.txt is missing"):
+        quietly("tiny_imagenet", tmp_path)
+
+
+def test_caltech256(tmp_path):
+    caltech256(tmp_path)
+    data = quietly("caltech256", tmp_path, n_per_class=5, split_seed=3)
+    assert data.classes == ("ak47", "american-flag", "dog")
+    assert data.image_shape == (3, 64, 64)
+    assert np.bincount(data.y_train).tolist() == [5, 5, 5]
+    assert np.bincount(data.y_test).tolist() == [7, 7, 7]
+    assert said(data, "skipped the clutter class (12 images)")
+    assert said(data, "2 entries")
+    assert said(data, "48 images", "30,607")
+    same = quietly("caltech256", tmp_path, n_per_class=5, split_seed=3)
+    other = quietly("caltech256", tmp_path, n_per_class=5, split_seed=4)
+    assert data.fingerprint == same.fingerprint != other.fingerprint
+    cluttered = quietly("caltech256", tmp_path, n_per_class=5, include_clutter=True)
+    assert cluttered.classes[-1] == "clutter"
+
+
+def test_caltech256_with_too_few_images(tmp_path):
+    caltech256(tmp_path)
+    data = quietly("caltech256", tmp_path)
+    assert np.bincount(data.y_test).tolist() == [2, 2, 2]
+    assert said(data, "60 images or fewer", "test_fraction=0.2")
+    with pytest.raises(ValueError, match=r"n_per_class=12 leaves nothing to test on: class 'ak47' has 12"):
+        quietly("caltech256", tmp_path, n_per_class=12)
+    with pytest.raises(ValueError, match="n_per_class: Input should be greater than or equal to 1"):
+        quietly("caltech256", tmp_path, n_per_class=0)
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [("cifer10", "cifar10"), ("CIFAR", "cifar10"), ("tinyimgnet", "tiny_imagenet"), ("digit", "digits")],
+)
+def test_misspelt_name_gets_a_suggestion(tmp_path, typo, meant):
+    with pytest.raises(ValueError, match=f"Did you mean '{meant}'") as caught:
+        quietly(typo, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_name_gets_the_list(tmp_path):
+    with pytest.raises(ValueError, match="digits, cifar10, cifar100, tiny_imagenet, caltech256"):
+        quietly("zebra", tmp_path)
+    with pytest.raises(ValueError, match="a name or a path"):
+        quietly("", tmp_path)
+    with pytest.raises(NotADirectoryError, match="is a file"):
+        (tmp_path / "file").touch()
+        quietly("cifar10", tmp_path, data_dir=tmp_path / "file")
+
+
+def test_name_has_precedence_over_a_folder_with_a_message(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    class_folder(tmp_path / "digits", {"a": 3, "b": 3})
+    assert said(quietly("digits", tmp_path), "./digits")
+    assert quietly("./digits", tmp_path).classes == ("a", "b")
+    assert quietly(Path("digits"), tmp_path).classes == ("a", "b")
+
+
+def test_data_folder_is_the_option_then_the_variable_then_the_cache(tmp_path, official, monkeypatch):
+    cifar10(tmp_path / "data")
+    official("cifar10", tmp_path / "data" / "cifar-10-batches-py")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("ESUPCON_DATA", raising=False)
+    assert data_root(None) == tmp_path / "esupcon"
+    monkeypatch.setenv("ESUPCON_DATA", str(tmp_path / "data"))
+    assert data_root(None) == tmp_path / "data"
+    assert data_root(tmp_path / "mine") == tmp_path / "mine"
+    assert len(load("cifar10", log=lambda line: None).x_train) == 100
+
+
+@pytest.fixture
+def real():
+    folder = os.environ.get("ESUPCON_TEST_DATA")
+    if not folder:
+        pytest.skip("set ESUPCON_TEST_DATA to a folder with the real sets")
+    return Path(folder)
+
+
+def test_real_cifar10(real, tmp_path):
+    data = quietly("cifar10", tmp_path, data_dir=real)
+    assert data.notes == ()
+    assert np.bincount(data.y_train).tolist() == [5000] * 10
+    assert np.bincount(data.y_test).tolist() == [1000] * 10
+    with (real / "cifar-10-batches-py" / "data_batch_4").open("rb") as file:
+        theirs = pickle.load(file, encoding="bytes")
+    np.testing.assert_array_equal(data.x_train[30_000:40_000].reshape(-1, 3072), theirs[b"data"])
+    assert data.y_train[30_000:40_000].tolist() == theirs[b"labels"]
+    mean = data.x_train.mean((0, 2, 3)) / 255
+    np.testing.assert_allclose(mean, [0.4914, 0.4822, 0.4465], atol=1e-4)  # as is known of it
+
+
+def test_real_tiny_imagenet(real, tmp_path):
+    data = quietly("tiny_imagenet", tmp_path, data_dir=real, image_size=64)
+    assert data.n_classes == 200
+    assert set(np.bincount(data.y_train)) == {5}
+    assert set(np.bincount(data.y_test)) == {2}
+    assert data.skipped == ()
+    path = sorted((real / "tiny-imagenet-200" / "train").iterdir())[3] / "images"
+    first = Image.open(sorted(path.iterdir())[0]).convert("RGB")
+    np.testing.assert_array_equal(data.x_train[15], np.asarray(first).transpose(2, 0, 1))
+
+
+def test_real_caltech256(real, tmp_path):
+    data = quietly("caltech256", tmp_path, data_dir=real, n_per_class=6)
+    assert data.n_classes == 10
+    assert len(data.x_test) == 20
+    assert data.skipped == ()
+
+
+def test_real_cifar100_as_npz(real, tmp_path):
+    data = quietly(real / "cifar100-20k.npz", tmp_path)
+    assert data.n_classes == 100
+    assert data.image_shape == (3, 32, 32)
+    with np.load(real / "cifar100-20k.npz") as raw:
+        np.testing.assert_array_equal(data.x_test[17], raw["x_test"][17].transpose(2, 0, 1))
+
+
+# --- Downloads ---
+
+CONTENT = bytes(range(256)) * 4000
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+class Server:
+    """Serves CONTENT, or does what `next` says."""
+
+    def __init__(self):
+        self.next = "serve"
+        self.n_requests = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.answer(self)
+
+            def log_message(self, *arguments):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/file.tar.gz"
+        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def close(self):
+        self.http.shutdown()
+        self.http.server_close()
+        self.thread.join()
+
+    def answer(self, request):
+        self.n_requests += 1
+        if isinstance(self.next, int):
+            request.send_error(self.next)
+            return
+        body = b"<html>please log in</html>" if self.next == "portal" else CONTENT
+        request.send_response(200)
+        if self.next != "no length":
+            request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body[: len(body) // 2] if self.next == "break off" else body)
+
+
+@pytest.fixture
+def server():
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "root" / "file.tar.gz"
+
+
+def left_in(folder):
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
+
+
+@pytest.mark.parametrize("length", ["serve", "no length"])
+def test_download_is_complete_and_alone(server, target, length):
+    server.next = length
+    lines = []
+    download(server.url, target, MD5, lines.append)
+    assert target.read_bytes() == CONTENT
+    assert left_in(target.parent) == [target.name]
+    assert server.url in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (404, "the server answered 404"),
+        (503, "the server answered 503"),
+        ("break off", "broke off at 512,000 of 1,024,000 bytes"),
+        ("portal", f"not {MD5}, and was deleted"),
+    ],
+)
+def test_failed_download_leaves_nothing(server, target, answer, message):
+    server.next = answer
+    with pytest.raises(DownloadFailed, match=message):
+        download(server.url, target, MD5, lambda line: None)
+    assert left_in(target.parent) == []
+
+
+def test_download_without_a_server_or_a_writable_folder(server, target, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/file"
+        with pytest.raises(DownloadFailed, match=r"no connection.*may be offline"):
+            download(url, target, MD5, lambda line: None)
+    (tmp_path / "file").touch()
+    with pytest.raises(DownloadFailed, match="cannot be written to"):
+        download(server.url, tmp_path / "file" / "x.tar.gz", MD5, lambda line: None)
+
+
+def test_endless_download_is_stopped(server, target, monkeypatch):
+    monkeypatch.setattr(named, "_MOST_DOWNLOADED", 1000)
+    with pytest.raises(DownloadFailed, match="more than"):
+        download(server.url, target, MD5, lambda line: None)
+    assert left_in(target.parent) == []
+
+
+def test_several_downloads_at_once_fetch_the_file_once(server, target):
+    arguments = (server.url, target, MD5, lambda line: None)
+    threads = [threading.Thread(target=download, args=arguments) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert target.read_bytes() == CONTENT
+    assert server.n_requests == 1
+
+
+# --- Archives ---
+
+FILES = {"top/a.txt": b"one", "top/deep/b.bin": bytes(5000), "top/empty": b""}
+
+
+def packed(path, members, mode="w:gz"):
+    """An archive of {name: bytes}, or of pairs and TarInfo objects."""
+    if mode == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
+            for name, content in members.items():
+                bundle.writestr(name, content)
+        return path
+    with tarfile.open(path, mode) as bundle:
+        for member in members.items() if isinstance(members, dict) else members:
+            if isinstance(member, tarfile.TarInfo):
+                bundle.addfile(member)
+                continue
+            info = tarfile.TarInfo(member[0])
+            info.size, info.mode = len(member[1]), 0o4777
+            bundle.addfile(info, io.BytesIO(member[1]))
+    return path
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+def unpacked(archive, root):
+    return extract(archive, root, "top", lambda line: None)
+
+
+@pytest.mark.parametrize("kind", ["w:gz", "w", "w:xz", "zip"])
+def test_archive_is_unpacked(root, kind):
+    folder = unpacked(packed(root / "archive", FILES, kind), root)
+    content = {str(path.relative_to(root)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert content == FILES
+    assert left_in(root) == ["archive", "top"]
+    assert not stat.S_IMODE((folder / "a.txt").stat().st_mode) & (stat.S_ISUID | stat.S_IXUSR)
+    (root / "top" / "a.txt").unlink()
+    assert not (unpacked(root / "archive", root) / "a.txt").exists()  # a folder that is there is not unpacked again
+
+
+NAMES_OUTSIDE = ["../out", "top/../../out", "{root}/out", "..", "C:\\out", "\\\\host\\out", "top\\..\\..\\out"]
+
+
+@pytest.mark.parametrize("name", NAMES_OUTSIDE)
+@pytest.mark.parametrize("kind", ["w:gz", "zip"])
+def test_archive_writes_nothing_outside(root, name, kind):
+    members = {**FILES, name.replace("{root}", str(root.parent)): b"escaped"}
+    with pytest.raises(ValueError, match="leads out of the folder: refused"):
+        unpacked(packed(root / "archive", members, kind), root)
+    assert left_in(root) == ["archive"]
+    assert left_in(root.parent) == ["root"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_links_and_devices_are_refused(root, kind):
+    link = tarfile.TarInfo("top/link")
+    link.type, link.linkname = kind, "/etc"
+    with pytest.raises(ValueError, match="a link or device: refused"):
+        unpacked(packed(root / "archive", [*FILES.items(), link, ("top/link/passwd", b"x")]), root)
+    assert left_in(root) == ["archive"]
+
+
+def test_link_in_a_zip_is_refused(root):
+    info = zipfile.ZipInfo("top/link")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    archive = packed(root / "archive", FILES, "zip")
+    with zipfile.ZipFile(archive, "a") as bundle:
+        bundle.writestr(info, "/etc")
+    with pytest.raises(ValueError, match="a link or device"):
+        unpacked(archive, root)
+
+
+@pytest.mark.parametrize("kind", ["w:gz", "zip"])
+def test_size_of_an_archive_is_bounded(root, monkeypatch, kind):
+    monkeypatch.setattr(named, "_MOST_UNPACKED", 4000)
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        unpacked(packed(root / "archive", FILES, kind), root)
+    assert left_in(root) == ["archive"]
+
+
+@pytest.mark.parametrize("kind", ["w:gz", "w", "w:xz", "zip"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_truncated_archive_is_named(root, kind, share):
+    archive = packed(root / "archive", {"top/noise": os.urandom(30_000), **FILES}, kind)
+    archive.write_bytes(archive.read_bytes()[: int(share * 30_000)])
+    with pytest.raises(ValueError, match=r"damaged or incomplete.*fetch it again") as caught:
+        unpacked(archive, root)
+    assert "\n" not in str(caught.value)
+    assert left_in(root) == ["archive"]
+
+
+def test_archive_with_another_folder_is_refused(root):
+    with pytest.raises(ValueError, match="no folder 'top'"):
+        unpacked(packed(root / "archive", {"other/x": b"1"}, "zip"), root)

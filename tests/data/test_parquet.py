@@ -1,0 +1,294 @@
+"""Parquet files as Hugging Face `datasets` writes them, and as a stranger might."""
+
+import builtins
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from pictures import picture, quietly, said
+
+from esupcon.data import DataOptions, source_digest
+from esupcon.data.parquet import read_parquet
+
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet as pq  # noqa: E402 - after the check that it is there
+
+NAMES = ["cat", "dog", "owl"]
+FEATURES = {"image": {"_type": "Image"}, "label": {"names": NAMES, "_type": "ClassLabel"}}
+
+
+def png(seed):
+    buffer = io.BytesIO()
+    picture(seed=seed).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def pixels(seed):
+    return np.asarray(picture(seed=seed)).transpose(2, 0, 1)
+
+
+def table(n, first=0, *, features=FEATURES, labels=None, images=None, image="image", label="label", **more):
+    cells = images or [{"bytes": png(first + i), "path": f"{i}.png"} for i in range(n)]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    columns = {image: pa.array(cells, kind), label: labels or [i % 3 for i in range(n)], **more}
+    made = pa.table(columns)
+    info = {"info": {"features": features}}
+    return made.replace_schema_metadata({"huggingface": json.dumps(info)} if features else None)
+
+
+def folder_of(root, **parts):
+    root.mkdir(parents=True)
+    for name, content in parts.items():
+        pq.write_table(content, root / f"{name}-00000-of-00001.parquet")
+    return root
+
+
+def test_parts_of_a_folder(tmp_path):
+    root = folder_of(tmp_path / "set", train=table(9), validation=table(3, 30), test=table(6, 20))
+    data = quietly(root, tmp_path)
+    assert data.y_train.tolist() == [0, 1, 2] * 3
+    assert data.y_test.tolist() == [0, 1, 2] * 2
+    for i in range(9):
+        np.testing.assert_array_equal(data.x_train[i], pixels(i))
+    for i in range(6):
+        np.testing.assert_array_equal(data.x_test[i], pixels(20 + i))
+    assert said(data, "skipped", "'validation'")
+
+
+def test_validation_replaces_a_test_part_without_labels(tmp_path):
+    parts = {"train": table(9), "validation": table(3, 30), "test": table(6, 20, labels=[-1] * 6)}
+    data = quietly(folder_of(tmp_path / "set", **parts), tmp_path)
+    assert len(data.y_test) == 3
+    assert said(data, "'test'", "no labels")
+
+
+def test_files_are_named_by_their_part(tmp_path):
+    folder = tmp_path / "set" / "data"
+    folder.mkdir(parents=True)
+    pq.write_table(table(5), folder / "train-00000-of-00002.parquet", row_group_size=2)
+    pq.write_table(table(4, 5, labels=[2, 0, 1, 2]), folder / "train-00001-of-00002.parquet")
+    pq.write_table(table(3, 20), folder / "test-00000-of-00001.parquet")
+    data = quietly(tmp_path / "set", tmp_path)
+    assert data.y_train.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2]
+    np.testing.assert_array_equal(data.x_train[7], pixels(7))
+    np.testing.assert_array_equal(data.x_test[2], pixels(22))
+    assert data.notes == ("image_size is 24, the size of the images",)
+
+
+def test_one_file_with_bytes_and_names(tmp_path):
+    labels = ["b", "a"] * 6
+    content = pa.table({"img": [png(i) for i in range(12)], "label": labels, "id": list(range(12))})
+    pq.write_table(content, tmp_path / "set.parquet")
+    data = quietly(tmp_path / "set.parquet", tmp_path)
+    assert data.classes == ("a", "b")
+    listing = read_parquet(tmp_path / "set.parquet", DataOptions(), lambda line: None)
+    assert listing.labels.tolist() == [1, 0] * 6
+
+
+def test_fine_labels_are_preferred_and_columns_can_be_chosen(tmp_path):
+    features = {
+        **FEATURES,
+        "fine_label": FEATURES["label"],
+        "coarse_label": {"names": ["x", "y"], "_type": "ClassLabel"},
+    }
+    del features["label"]
+    content = table(12, features=features, label="fine_label", coarse_label=[0, 1] * 6)
+    pq.write_table(content, tmp_path / "set.parquet")
+    assert quietly(tmp_path / "set.parquet", tmp_path).classes == ("cat", "dog", "owl")
+    coarse = quietly(tmp_path / "set.parquet", tmp_path, label_column="coarse_label", image_column="image")
+    assert coarse.classes == ("x", "y")
+    with pytest.raises(ValueError, match="no column 'nope'; it has 'image'"):
+        quietly(tmp_path / "set.parquet", tmp_path, label_column="nope")
+
+
+def test_unreadable_and_missing_images_are_listed_by_row(tmp_path):
+    cells = [{"bytes": png(i), "path": None} for i in range(12)]
+    cells[4] = {"bytes": b"broken", "path": "x.png"}
+    cells[7] = None
+    cells[8] = {"bytes": None, "path": "absent.png"}
+    picture(seed=9).save(tmp_path / "there.png")
+    cells[9] = {"bytes": None, "path": "there.png"}
+    pq.write_table(table(12, images=cells), tmp_path / "set.parquet")
+    data = quietly(tmp_path / "set.parquet", tmp_path)
+    assert [path for path, _ in data.skipped] == [f"{tmp_path / 'set.parquet'}, row {i}" for i in (4, 7, 8)]
+    assert len(data.x_train) + len(data.x_test) == 9
+    assert any((image == pixels(9)).all() for image in np.concatenate([data.x_train, data.x_test]))
+
+
+def test_rows_are_named_within_their_file(tmp_path):
+    cells = [{"bytes": png(i), "path": None} for i in range(6)]
+    cells[2] = {"bytes": b"broken", "path": None}
+    root = tmp_path / "set"
+    root.mkdir()
+    pq.write_table(table(6), root / "train-0.parquet")
+    pq.write_table(table(6, images=cells), root / "train-1.parquet")
+    data = quietly(root, tmp_path)
+    assert [path for path, _ in data.skipped] == [f"{root / 'train-1.parquet'}, row 2"]
+
+
+def test_second_start_reads_the_cache(tmp_path, monkeypatch):
+    root = folder_of(tmp_path / "set", train=table(15))
+    first = quietly(root, tmp_path)
+    monkeypatch.setattr("esupcon.data.dataset.decode_images", None)
+    assert quietly(root, tmp_path).fingerprint == first.fingerprint
+
+
+def test_digest_depends_on_images_and_labels_not_on_the_file(tmp_path):
+    pq.write_table(table(6), tmp_path / "a.parquet")
+    pq.write_table(table(6), tmp_path / "b.parquet", compression="gzip", row_group_size=2)
+    pq.write_table(table(6, labels=[0, 1, 2, 0, 2, 1]), tmp_path / "c.parquet")
+    pq.write_table(table(6, first=1), tmp_path / "d.parquet")
+    a, b, c, d = (source_digest(tmp_path / f"{name}.parquet") for name in "abcd")
+    assert a == b
+    assert len({a, c, d}) == 3
+
+
+def refusal(source, tmp_path, **options):
+    with pytest.raises(ValueError) as caught:
+        quietly(source, tmp_path, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_mistakes(tmp_path):
+    (tmp_path / "text.parquet").write_text("not parquet")
+    assert "cannot be read" in refusal(tmp_path / "text.parquet", tmp_path)
+    other = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"a": [1, 2], "b": [3, 4]}), other)
+    assert "which holds the images? Pass image_column" in refusal(other, tmp_path)
+    pq.write_table(pa.table({"image": [b"x", b"y"], "b": [3, 4]}), other)
+    assert "which holds the labels? Pass label_column" in refusal(other, tmp_path)
+    pq.write_table(pa.table({"image": [b"x", b"y"], "label": [1, None]}), other)
+    assert "without a label" in refusal(other, tmp_path)
+    pq.write_table(pa.table({"image": [b"x", b"y"], "label": [[1], [2]]}), other)
+    assert "labels are whole numbers or names" in refusal(other, tmp_path)
+    assert "no training part; it has test" in refusal(folder_of(tmp_path / "d", test=table(6)), tmp_path)
+
+
+@pytest.mark.parametrize("marker", ["state.json", "dataset_dict.json"])
+def test_save_to_disk_folder_is_refused_with_the_remedy(tmp_path, marker):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / marker).write_text("{}")
+    assert "to_parquet" in refusal(tmp_path / "saved", tmp_path)
+
+
+def test_without_pyarrow_the_remedy_is_named(tmp_path, monkeypatch):
+    root = folder_of(tmp_path / "set", train=table(6))
+    real = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'esupcon\[parquet\]'"):
+        quietly(root, tmp_path)
+
+
+# --- What a file claims is bounded by what it holds ---
+
+
+def shared(value, n):
+    """n rows that share one value, stored once."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * n), pa.array([value]))
+
+
+HUGE = 30_000_000
+
+
+def hostile_file(kind, path):
+    images = pa.array([png(i) for i in range(4)] * 50)
+    labels = pa.array(["a", "b"] * 100)
+    match kind:
+        case "image":
+            images = shared(b"x" * HUGE, 200)
+        case "image in a struct":
+            paths = pa.array(["p"] * 200)
+            images = pa.StructArray.from_arrays([shared(b"x" * HUGE, 200), paths], ["bytes", "path"])
+        case "label":
+            labels = shared("y" * HUGE, 200)
+        case "label of bytes":
+            labels = shared(b"y" * HUGE, 200)
+    table = pa.table({"image": images, "label": labels})
+    pq.write_table(table, path, compression="zstd", store_schema=False)
+    return path
+
+
+MEASURED = """
+import sys
+import pyarrow.compute, pyarrow.parquet
+from esupcon.data import load
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) >> 10
+before = peak()
+try:
+    load(sys.argv[1], image_size=8, cache=False, workers=2, log=lambda line: None)
+except ValueError as error:
+    print(peak() - before, "MB", error)
+"""
+
+
+@pytest.mark.parametrize("kind", ["image", "image in a struct", "label", "label of bytes"])
+def test_value_shared_by_many_rows_is_refused_in_little_memory(tmp_path, kind):
+    """200 rows of one value of 30 MB are 6 GB, from a file of a few kB."""
+    file = hostile_file(kind, tmp_path / "hostile.parquet")
+    assert file.stat().st_size < 100_000
+    command = [sys.executable, "-P", "-c", MEASURED, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = "no readable image" if kind.startswith("image") else "labels of more than 1,000 bytes"
+    assert expected in done.stdout
+    assert int(done.stdout.split()[0]) < 500
+    assert str(file) in done.stdout
+
+
+def test_column_larger_than_a_quarter_of_memory_is_refused(tmp_path, monkeypatch):
+    pq.write_table(table(12), tmp_path / "set.parquet")
+    monkeypatch.setattr("esupcon.data.parquet.memory_budget", lambda: 1000)
+    assert "Save it with smaller row groups" in refusal(tmp_path / "set.parquet", tmp_path)
+
+
+def test_encoding_with_shared_prefixes_is_refused(tmp_path):
+    content = pa.table({"image": [png(i) for i in range(4)], "label": ["a", "b"] * 2})
+    options = {"use_dictionary": False, "column_encoding": {"image": "DELTA_BYTE_ARRAY"}}
+    pq.write_table(content, tmp_path / "set.parquet", **options)
+    assert "DELTA_BYTE_ARRAY" in refusal(tmp_path / "set.parquet", tmp_path)
+
+
+def labelled(path, labels):
+    content = {"image": pa.array([png(i) for i in range(12)]), "label": labels}
+    pq.write_table(pa.table(content), path)
+    return path
+
+
+def test_unsigned_labels_keep_their_value(tmp_path):
+    large = 2**64 - 1
+    file = labelled(tmp_path / "set.parquet", pa.array([large, 5] * 6, pa.uint64()))
+    assert quietly(file, tmp_path).classes == ("5", str(large))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["1" * 5000, "2"] * 6, "labels of more than 1,000 bytes"),
+        ([b"\xff", b"\xfe"] * 6, "not UTF-8 text"),
+        ([0.5, 1.0] * 6, "whole numbers or names"),
+    ],
+    ids=["long digits", "undecodable", "fractions"],
+)
+def test_odd_labels_are_refused_with_the_name_of_the_file(tmp_path, labels, message):
+    file = labelled(tmp_path / "set.parquet", labels)
+    found = refusal(file, tmp_path)
+    assert message in found
+    assert str(file) in found
+
+
+@pytest.mark.parametrize("path", [pa.array([7] * 12), pa.array([["x"]] * 12), pa.array(["a\0b", "", ".."] * 4)])
+def test_odd_paths_in_a_struct_are_unreadable_images(tmp_path, path):
+    images = pa.StructArray.from_arrays([pa.nulls(12, pa.binary()), path], ["bytes", "path"])
+    pq.write_table(pa.table({"image": images, "label": ["a", "b"] * 6}), tmp_path / "set.parquet")
+    assert "no readable image" in refusal(tmp_path / "set.parquet", tmp_path)
