@@ -1,5 +1,5 @@
-"""What a store of runs says, as a page, as Markdown, as CSV or as LaTeX.
+"""Report what a store of runs shows, as a page, Markdown, CSV or LaTeX. Nothing is trained and torch is not needed."""
 
-Nothing here trains, and nothing needs torch: a report is read from files. Nothing is imported here either, so that a
-command line can name the formats without loading any of them.
-"""
+from esupcon.report.write import build
+
+__all__ = ["build"]

@@ -1,6 +1,6 @@
-"""From plans and stored runs to the cells of tables. Pure: no file is read but by the measures, of the runs given.
+"""Compute the cells of result tables from plans and runs. No file is read here.
 
-A cell holds the runs of one method in one column, one a seed. With x_s the figure of seed s:
+A cell holds the runs of one method in one column, one per seed. With x_s the figure of seed s:
 
     mean = 1/n Σ_s x_s,   deviation = sqrt(1/(n-1) Σ_s (x_s - mean)²)   (none for n = 1)
     gain_s = x_s - b_s, b_s the baseline's figure of the same seed; its mean and deviation likewise
@@ -9,24 +9,105 @@ A cell holds the runs of one method in one column, one a seed. With x_s the figu
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from esupcon.experiments.store import StoredRun
-from esupcon.report.measures import PANELS, Measure
-from esupcon.report.union import Place, united
-from esupcon.report.words import command_line, method_order
+from esupcon.report._interim import Plan, Row, StoredRun
+from esupcon.report.format import dataset_title, listed, method_order, method_title
 
-SIGNIFICANT = 0.05
+# Tables of the paper in its order; others follow in the order in which they were planned.
 _ORDER = ("full", "low_sample", "imbalanced", "noisy", "calibration", "complexity", "sensitivity")
-_ROUNDING = 1e-9  # differences of figures in per cent agree to this where they are equal
+_ROUNDING = 1e-9  # equal figures in per cent differ by less than this
+
+# --- Measures --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of a run that a table can show: `of` returns it in `unit`, or None if the run does not have it.
+
+    A gain is the difference to the baseline or, if `relative`, that difference in per cent of the baseline.
+    """
+
+    key: str
+    title: str
+    unit: str
+    digits: int
+    lower_is_better: bool
+    of: Callable[[StoredRun], float | None]
+    paper: Callable[[Row], float | None] = lambda row: None  # the published figure
+    relative: bool = False
+
+    def gain(self, value: float, baseline: float) -> float:
+        """Return the gain of a figure over the baseline's."""
+        return 100 * (value / baseline - 1) if self.relative else value - baseline
+
+
+def step_milliseconds(run: StoredRun) -> float | None:
+    """Return the time of a training step: seconds of all epochs over their steps, which are images / batch size."""
+    seconds = images = 0.0
+    for line in run.timing:
+        duration, rate = line.get("seconds"), line.get("images_per_second")
+        if isinstance(duration, int | float) and isinstance(rate, int | float):
+            seconds += duration
+            images += duration * rate
+    return 1000 * seconds / (images / run.result.batch_size) if images > 0 else None
+
+
+def peak_megabytes(run: StoredRun) -> float | None:
+    """Return the peak memory of training; None if another run trained the encoder, since the peak lies there."""
+    provenance = run.result.provenance
+    if provenance.reused_seconds or provenance.peak_memory_bytes is None:
+        return None
+    return provenance.peak_memory_bytes / 2**20
+
+
+def _accuracy(figures: Any) -> float | None:
+    return None if figures is None else 100 * float(figures.accuracy)
+
+
+def _ece(run: StoredRun, when: str) -> float | None:
+    found = run.result.calibration.paper
+    return None if found is None else 100 * float(getattr(found, f"ece_{when}"))
+
+
+ACCURACY = Measure(
+    *("accuracy", "Accuracy on the test set", "%", 1, False),
+    of=lambda run: _accuracy(run.result.metrics.test),
+    paper=lambda row: row.paper_accuracy,
+)
+HELD_OUT = Measure(
+    *("held_out", "Accuracy on held-out training samples", "%", 1, False),
+    of=lambda run: _accuracy(run.result.metrics.held_out),
+)
+ECE = Measure(
+    *("ece", "ECE after calibration", "%", 2, True),
+    of=lambda run: _ece(run, "after"),
+    paper=lambda row: None if row.paper_ece is None else round(100 * row.paper_ece, 6),
+)
+ECE_BEFORE = Measure("ece_before", "ECE before calibration", "%", 2, True, of=lambda run: _ece(run, "before"))
+STEP = Measure("step_time", "Time of a training step", "ms", 1, True, of=step_milliseconds, relative=True)
+MEMORY = Measure("memory", "Peak memory", "MB", 0, True, of=peak_megabytes, relative=True)
+
+# A table names one of these keys and is shown once for each of its measures.
+PANELS: dict[str, tuple[Measure, ...]] = {
+    "accuracy": (ACCURACY,),
+    "held_out": (HELD_OUT,),  # a table for choosing settings shows nothing of the test set
+    "ece": (ECE, ECE_BEFORE),
+    "cost": (STEP, MEMORY),
+}
+
+# --- Tables ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Summary:
-    """n figures: their mean, and their deviation where there are two or more."""
+    """Mean of n figures, and their standard deviation if there are two or more."""
 
     n: int
     mean: float
@@ -35,8 +116,8 @@ class Summary:
 
 @dataclass(frozen=True)
 class Cell:
-    method: str
-    values: Mapping[int, float]  # by seed
+    """The runs of one method in one column; or the average of a row, whose `gain` is over columns."""
+
     n_planned: int
     summary: Summary | None = None
     gain: Summary | None = None  # over the baseline, on common seeds
@@ -45,48 +126,35 @@ class Cell:
     paper_gain: float | None = None
     is_best: bool = False
 
-    @property
-    def is_open(self) -> bool:
-        return self.summary is None
-
-    @property
-    def is_significant(self) -> bool:
-        return self.p is not None and self.p < SIGNIFICANT
-
 
 @dataclass(frozen=True)
 class Column:
+    """A setting of a table with its planned runs by method, sorted by seed."""
+
     dataset: str
     setting: str
-    reduced: str | None
-    grid: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Average:
-    """Mean over columns of a method's gains, and of the paper's in the same columns; in all while we have none."""
-
-    gain: float | None
-    n_columns: int
-    paper_gain: float | None
-    n_paper: int
+    reduced: str | None  # how the profile makes the paper's setting smaller
+    grid: Mapping[str, Any]  # position on the table's axes, if it has some
+    rows: Mapping[str, Sequence[Row]]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One measure of a table: cells[method][i] belongs to columns[i]."""
+    """One measure of a table: `cells[method][i]` belongs to column i; `averages` are mean gains over columns."""
 
     measure: Measure
     cells: Mapping[str, Sequence[Cell]]
-    averages: Mapping[str, Average]
+    averages: Mapping[str, Cell]
 
     @property
     def is_empty(self) -> bool:
-        return all(cell.is_open for row in self.cells.values() for cell in row)
+        return all(cell.summary is None for row in self.cells.values() for cell in row)
 
 
 @dataclass(frozen=True)
-class TableResult:
+class ResultTable:
+    """All plans of one table and profile, with the cells that the runs fill."""
+
     name: str
     profile: str
     title: str
@@ -97,149 +165,170 @@ class TableResult:
     methods: Sequence[str]
     columns: Sequence[Column]
     panels: Sequence[Panel]
-    places: Mapping[tuple[int, str], Sequence[Place]] = field(repr=False)  # by column and method
-    n_done: int = 0
-    n_planned: int = 0
+    n_done: int
+    n_planned: int
 
     @property
-    def identity(self) -> str:
-        return f"{self.name}-{self.profile}"
+    def rows(self) -> list[Row]:
+        """All planned runs."""
+        return [row for column in self.columns for rows in column.rows.values() for row in rows]
 
     @property
-    def measure(self) -> Measure:
-        return self.panels[0].measure
-
-    def runs(self, column: int, method: str, runs: Mapping[str, StoredRun]) -> list[StoredRun]:
-        """The finished ones, by seed."""
-        return [runs[place.key] for place in self.places.get((column, method), ()) if place.key in runs]
+    def datasets(self) -> list[tuple[str, int]]:
+        """The data sets in order, with the number of their columns."""
+        return list(Counter(column.dataset for column in self.columns).items())
 
 
-def aggregate(plans: Iterable[Mapping[str, Any]], runs: Mapping[str, StoredRun]) -> list[TableResult]:
-    """A table for every (table, profile) among the plans: the paper's in its order, then others as first asked for."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+def result_tables(plans: Iterable[Plan], runs: Mapping[str, StoredRun]) -> list[ResultTable]:
+    """Return a table for each (table, profile) among the plans, which are oldest first."""
+    groups: dict[tuple[str, str], list[Plan]] = {}
     for plan in plans:
-        groups.setdefault((plan["table"], plan["profile"]), []).append(plan)
+        groups.setdefault((plan.table, plan.profile), []).append(plan)
     order = sorted(groups, key=lambda group: _ORDER.index(group[0]) if group[0] in _ORDER else len(_ORDER))
     return [_table(groups[group], runs) for group in order]
 
 
-def summary_of(values: Sequence[float]) -> Summary | None:
-    n = len(values)
-    if n == 0:
-        return None
-    mean = math.fsum(values) / n
-    if n == 1:
-        return Summary(1, mean, None)
-    return Summary(n, mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1)))
-
-
-def paired_p(gain: Summary | None) -> float | None:
-    """Two-sided p of the paired t-test; None for one seed, and where all the differences are equal: t is undefined."""
-    if gain is None or gain.deviation is None or gain.deviation <= _ROUNDING * max(1.0, abs(gain.mean)):
-        return None
-    from scipy.special import stdtr  # type: ignore[import-untyped]  # noqa: PLC0415 - SciPy ships no annotations; slow to import
-
-    t = gain.mean / (gain.deviation / math.sqrt(gain.n))
-    return float(2 * stdtr(gain.n - 1, -abs(t)))
-
-
-def _table(plans: Sequence[Mapping[str, Any]], runs: Mapping[str, StoredRun]) -> TableResult:
+def _table(plans: Sequence[Plan], runs: Mapping[str, StoredRun]) -> ResultTable:
     last = plans[-1]
-    union = united(plans)
-    methods = method_order([place.method for place in union.places])
-    columns = [
-        Column(rows[0].dataset, rows[0].setting, rows[0].row.get("reduced"), dict(rows[0].row.get("grid") or {}))
-        for rows in union.columns
-    ]
-    places = {
-        (index, method): [place for place in rows if place.method == method]
-        for index, rows in enumerate(union.columns)
-        for method in methods
-    }
-    baseline = str(last.get("baseline") or "ce")
-    measures = PANELS.get(str(last.get("measure")), PANELS["accuracy"])
-    keys = {place.key for place in union.places}
-    return TableResult(
-        name=last["table"],
-        profile=last["profile"],
-        title=str(last.get("title") or last["table"]),
-        paper=str(last.get("paper") or ""),
-        notes=[*(str(note) for note in last.get("notes") or ()), *union.notes],
-        commands=list(dict.fromkeys(command_line(plan["command"]) for plan in plans if plan.get("command"))),
-        baseline=baseline,
+    columns, notes = _columns(plans)
+    methods = method_order(row.method for plan in plans for row in plan.rows)
+    keys = {row.key for column in columns for rows in column.rows.values() for row in rows}
+    commands = [one.command if isinstance(one.command, str) else shlex.join(one.command) for one in plans]
+    return ResultTable(
+        name=last.table,
+        profile=last.profile,
+        title=last.title or last.table,
+        paper=last.paper,
+        notes=[*last.notes, *notes],
+        commands=list(dict.fromkeys(filter(None, commands))),
+        baseline=last.baseline,
         methods=methods,
         columns=columns,
-        panels=[_panel(measure, methods, len(columns), places, baseline, runs) for measure in measures],
-        places=places,
+        panels=[
+            _panel(measure, methods, columns, last.baseline, runs)
+            for measure in PANELS.get(last.measure, PANELS["accuracy"])
+        ],
         n_done=len(keys & runs.keys()),
         n_planned=len(keys),
     )
 
 
+def _columns(plans: Sequence[Plan]) -> tuple[list[Column], list[str]]:
+    """Unite the plans of one table: columns of one data set side by side, and in each cell the newest settings.
+
+    A mean over runs with different settings would mean nothing, so older settings are left out and a note lists them.
+    """
+    cells: dict[tuple[str, str], dict[str, dict[str, dict[int, Row]]]] = {}  # column -> method -> settings -> seed
+    for plan in sorted(plans, key=lambda one: -len({(row.dataset, row.setting) for row in one.rows})):
+        for row in plan.rows:  # the plan with most columns decides their order
+            cells.setdefault((row.dataset, row.setting), {})
+    for plan in plans:
+        for row in plan.rows:
+            variants = cells[row.dataset, row.setting].setdefault(row.method, {})
+            settings = json.dumps(_settings(row), sort_keys=True)
+            variants[settings] = {**variants.pop(settings, {}), row.seed: row}  # the newest settings come last
+    columns, notes = [], []
+    datasets = list(dict.fromkeys(dataset for dataset, _ in cells))
+    for (dataset, setting), by_method in sorted(cells.items(), key=lambda item: datasets.index(item[0][0])):
+        rows = {}
+        for method, variants in by_method.items():
+            newest = list(variants.values())[-1]
+            rows[method] = [newest[seed] for seed in sorted(newest)]
+            if len(variants) > 1:
+                n_older = sum(map(len, variants.values())) - len(newest)
+                changed = _changed([json.loads(one) for one in variants])
+                notes.append(
+                    f"{method_title(method)} on {dataset_title(dataset)}, {setting}: planned with different settings "
+                    f"({changed}). The newest, named last, are shown; {n_older} other runs are not."
+                )
+        first = next(iter(rows.values()))[0]
+        columns.append(Column(dataset, setting, first.reduced, first.grid, rows))
+    return columns, notes
+
+
+def _settings(row: Row) -> dict[str, Any]:
+    """Return everything but the seed, without nesting."""
+    spec = row.spec.model_dump(mode="json")
+    flat = {**spec, **spec["data"], **spec["train"]}
+    return {name: value for name, value in flat.items() if name not in ("data", "train", "seed")}
+
+
+def _changed(variants: Sequence[Mapping[str, Any]]) -> str:
+    names = sorted({name for one in variants for name in one if any(o.get(name) != one[name] for o in variants)})
+    return listed([f"{name} {' / '.join(str(one.get(name)) for one in variants)}" for name in names], 4)
+
+
 def _panel(
-    measure: Measure,
-    methods: Sequence[str],
-    n_columns: int,
-    places: Mapping[tuple[int, str], Sequence[Place]],
-    baseline: str,
-    runs: Mapping[str, StoredRun],
+    measure: Measure, methods: Sequence[str], columns: Sequence[Column], baseline: str, runs: Mapping[str, StoredRun]
 ) -> Panel:
-    by_column = [
-        _column_cells(measure, {method: places[index, method] for method in methods}, baseline, runs)
-        for index in range(n_columns)
-    ]
+    by_column = [_column_cells(measure, methods, column, baseline, runs) for column in columns]
     cells = {method: [column[method] for column in by_column] for method in methods}
     return Panel(measure, cells, {method: _average(row) for method, row in cells.items()})
 
 
 def _column_cells(
-    measure: Measure, places: Mapping[str, Sequence[Place]], baseline: str, runs: Mapping[str, StoredRun]
+    measure: Measure, methods: Sequence[str], column: Column, baseline: str, runs: Mapping[str, StoredRun]
 ) -> dict[str, Cell]:
     values: dict[str, dict[int, float]] = {}
     paper: dict[str, float | None] = {}
-    for method, rows in places.items():
-        found = {place.seed: measure.of(runs[place.key]) for place in rows if place.key in runs}
-        values[method] = {seed: value for seed, value in sorted(found.items()) if value is not None}
-        paper[method] = next((measure.paper_figure(place.row) for place in rows), None)
+    for method in methods:
+        rows = column.rows.get(method, ())
+        found = {row.seed: measure.of(runs[row.key]) for row in rows if row.key in runs}
+        values[method] = {seed: value for seed, value in found.items() if value is not None}
+        paper[method] = next(map(measure.paper, rows), None)
     means = {method: summary_of(list(of_seed.values())) for method, of_seed in values.items()}
     best = best_methods({method: one.mean for method, one in means.items() if one is not None}, measure.lower_is_better)
     cells = {}
-    for method, rows in places.items():
-        gain = None
+    for method in methods:
+        gain = paper_gain = None
         if method != baseline:
-            common = values[method].keys() & values.get(baseline, {}).keys()
-            pairs = [(values[method][seed], values[baseline][seed]) for seed in sorted(common)]
+            base = values.get(baseline, {})
+            pairs = [(value, base[seed]) for seed, value in values[method].items() if seed in base]
             gain = summary_of([measure.gain(*pair) for pair in pairs if not measure.relative or pair[1] > 0])
-        own, base = paper[method], paper.get(baseline)
+            own, theirs = paper[method], paper.get(baseline)
+            paper_gain = None if own is None or theirs is None else measure.gain(own, theirs)
         cells[method] = Cell(
-            method=method,
-            values=values[method],
-            n_planned=len(rows),
+            n_planned=len(column.rows.get(method, ())),
             summary=means[method],
             gain=gain,
             p=paired_p(gain),
-            paper=own,
-            paper_gain=None if method == baseline or own is None or base is None else measure.gain(own, base),
+            paper=paper[method],
+            paper_gain=paper_gain,
             is_best=method in best,
         )
     return cells
 
 
+def _average(row: Sequence[Cell]) -> Cell:
+    """Return the mean gain over columns, and the paper's over the same columns; over all while there is no gain."""
+    done = [cell for cell in row if cell.gain is not None]
+    ours = summary_of([cell.gain.mean for cell in done if cell.gain is not None])
+    paper = summary_of([cell.paper_gain for cell in done or row if cell.paper_gain is not None])
+    return Cell(len(row), gain=ours, paper_gain=paper.mean if paper else None)
+
+
+def summary_of(values: Sequence[float]) -> Summary | None:
+    """Return n, mean and deviation; None for no values."""
+    n = len(values)
+    if n == 0:
+        return None
+    mean = math.fsum(values) / n
+    return Summary(n, mean, None if n == 1 else math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1)))
+
+
+def paired_p(gain: Summary | None) -> float | None:
+    """Return the two-sided p of the paired t-test; None for one seed, and for equal differences: t is undefined."""
+    if gain is None or gain.deviation is None or gain.deviation <= _ROUNDING * max(1.0, abs(gain.mean)):
+        return None
+    from scipy.special import stdtr  # type: ignore[import-untyped]  # noqa: PLC0415 - no annotations; slow to import
+
+    t = gain.mean / (gain.deviation / math.sqrt(gain.n))
+    return float(2 * stdtr(gain.n - 1, -abs(t)))
+
+
 def best_methods(means: Mapping[str, float], lower_is_better: bool) -> set[str]:
-    """All that tie for best; none where there is nothing to compare with."""
+    """Return all methods that share the best mean; none if there is nothing to compare with."""
     if len(means) < 2:
         return set()
     best = min(means.values()) if lower_is_better else max(means.values())
     return {method for method, mean in means.items() if abs(mean - best) <= _ROUNDING * max(1.0, abs(best))}
-
-
-def _average(row: Sequence[Cell]) -> Average:
-    ours = [cell.gain.mean for cell in row if cell.gain is not None]
-    both = [cell for cell in row if cell.gain is not None] or row
-    paper = [cell.paper_gain for cell in both if cell.paper_gain is not None]
-    return Average(
-        math.fsum(ours) / len(ours) if ours else None,
-        len(ours),
-        math.fsum(paper) / len(paper) if paper else None,
-        len(paper),
-    )

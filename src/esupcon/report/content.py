@@ -1,111 +1,280 @@
-"""What a report says, before it is written in any format."""
+"""Read everything that a report shows from a store of runs or a one-file study. Each file is read once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from esupcon.report.aggregate import TableResult, aggregate
-from esupcon.report.damage import unreadable_files
-from esupcon.report.findings import FindingGroup, grouped_findings
-from esupcon.report.provenance import Provenance, provenance_of
-from esupcon.report.reading import Collected, collect
-from esupcon.report.words import counted, dataset_title, listed, method_order, method_title, printable
+import numpy as np
+from numpy.typing import NDArray
+
+from esupcon._console import count, duration, printable
+from esupcon._io import array_names, read_arrays
+from esupcon.doctor import SEVERITIES, Finding
+from esupcon.probability import Predictions
+from esupcon.report._interim import EMBEDDING_FILE, PREDICTIONS_FILE, Plan, Row, StoredRun, read_contents
+from esupcon.report.aggregate import ResultTable, result_tables
+from esupcon.report.format import dataset_title, listed, method_order, method_title
+from esupcon.report.projection import Embedding, sample
+
+MOST_COLUMNS = 12  # settings of which single runs are drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Confusion:
+    """True and predicted class of each test sample, and the number of classes."""
+
+    labels: NDArray[np.integer[Any]]
+    predicted: NDArray[np.integer[Any]]
+    n_classes: int
+
+
+@dataclass(frozen=True)
+class DrawnColumn:
+    """A column whose single runs are drawn: `runs` of one seed by method, `all_runs` of every seed."""
+
+    label: str
+    table: ResultTable
+    seed: int
+    runs: Mapping[str, StoredRun]
+    all_runs: Mapping[str, Sequence[StoredRun]]
+    note: str  # which seed, and which methods are missing
+    confusions: Mapping[str, Confusion]
+    embeddings: Mapping[str, Embedding]
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes in the order of the logits."""
+        return [printable(name) for name in next(iter(self.runs.values())).result.data.classes]
 
 
 @dataclass(frozen=True)
 class Content:
-    """`unfinished` names runs that were asked for and are not there, with the last error where they failed."""
+    """What a report shows, whatever its format."""
 
-    collected: Collected
-    tables: Sequence[TableResult]
-    findings: Sequence[FindingGroup]
-    provenance: Provenance
-    unfinished: Sequence[tuple[str, str]]
+    path: Path
+    runs: Mapping[str, StoredRun]  # of the tables shown
+    tables: Sequence[ResultTable]
+    drawn: Sequence[DrawnColumn]
+    n_not_drawn: int
+    findings: Sequence[tuple[Finding, Sequence[str]]]  # the most severe finding of each code, and the runs that have it
+    unfinished: Sequence[tuple[str, str]]  # run, and why it is missing
+    problems: Sequence[str]  # a line for each run, plan or file that cannot be read
+    facts: Sequence[tuple[str, str]]  # how the results were produced
+    seconds: float
+    last_finished: str
     n_done: int
     n_planned: int
     n_unplanned: int
-    command: str
 
     @property
     def methods(self) -> list[str]:
-        return method_order([method for table in self.tables for method in table.methods])
+        return method_order(method for table in self.tables for method in table.methods)
 
     @property
     def summary(self) -> str:
-        """One sentence: what was run."""
+        """What was run, in one sentence."""
         if not self.tables:
-            return f"{counted(self.n_unplanned, 'run')} that belong to no table."
-        datasets = dict.fromkeys(column.dataset for table in self.tables for column in table.columns)
-        seeds = {place.seed for table in self.tables for places in table.places.values() for place in places}
+            return f"{count(self.n_unplanned, 'run')} outside any table."
+        datasets = dict.fromkeys(dataset_title(column.dataset) for table in self.tables for column in table.columns)
+        n_seeds = len({row.seed for table in self.tables for row in table.rows})
         return (
-            f"{counted(len(self.methods), 'method')} ({listed([method_title(one) for one in self.methods])}) on "
-            f"{listed([dataset_title(one) for one in datasets])}, {counted(len(seeds), 'seed')} at most, "
-            f"in {counted(len(self.tables), 'table')}."
+            f"{count(len(self.methods), 'method')} ({listed([method_title(one) for one in self.methods])}) on "
+            f"{listed(list(datasets))}, {'up to ' if n_seeds > 1 else ''}{count(n_seeds, 'seed')}, "
+            f"in {count(len(self.tables), 'table')}."
         )
 
     @property
     def completeness(self) -> str:
+        """How many of the planned runs are finished, in one sentence."""
         if self.n_planned == 0:
-            return f"{counted(self.n_unplanned, 'run')}, none of them planned."
+            return f"{count(self.n_unplanned, 'run')}, none of them planned."
         if self.n_done == self.n_planned:
             return (
                 "The one planned run is finished."
-                if self.n_planned == 1
-                else f"All {self.n_planned:,} planned runs are finished."
+                if self.n_done == 1
+                else f"All {self.n_done:,} planned runs are finished."
             )
         verb = "is" if self.n_planned == 1 else "are"
-        return f"{self.n_done:,} of {counted(self.n_planned, 'planned run')} {verb} finished."
+        return f"{self.n_done:,} of {count(self.n_planned, 'planned run')} {verb} finished."
 
 
-def read_content(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
-    """Reads and aggregates a store, or the tables of it that are asked for by name or by name-profile."""
-    collected = collect(store)
-    results = aggregate(_wanted_plans(collected, tables), collected.runs)
-    damage = unreadable_files(results, collected.runs)
-    collected = replace(collected, unreadable=[*collected.unreadable, *damage])
-    planned = {
-        place.key: f"{method_title(place.method)} on {dataset_title(place.dataset)}, {place.setting}, seed {place.seed}"
-        for table in results
-        for places in table.places.values()
-        for place in places
-    }
-    every_plan = {row["key"] for plan in collected.plans for row in plan["rows"]}
-    shown = {key: run for key, run in collected.runs.items() if key in planned} if results else collected.runs
+def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
+    """Read a store or a study. `tables` selects tables by name or by name-profile, such as `full-cpu`.
+
+    Damaged runs, plans and files are left out and named in `problems`.
+    """
+    found = read_contents(store)
+    if not found.runs and not found.plans:
+        reason = f" {found.problems[0]}" if found.problems else ""
+        raise ValueError(
+            f"{store} must hold finished runs or a plan; it holds neither. Fill it with esupcon reproduce.{reason}"
+        )
+    known = {name for plan in found.plans for name in _names(plan)}
+    if unknown := [name for name in tables if name not in known]:
+        there = listed(list(dict.fromkeys(plan.table for plan in found.plans)), 20) or "no table"
+        raise ValueError(f"{store} has no table {listed(unknown)}. It has {there}.")
+    plans = [plan for plan in found.plans if not tables or set(_names(plan)) & set(tables)]
+    results = result_tables(plans, found.runs)
+    planned = {row.key: _run_name(row) for table in results for row in table.rows}
+    runs = {key: run for key, run in found.runs.items() if key in planned} if results else found.runs
+    problems = list(found.problems)
+    drawn, n_not_drawn = _drawn_columns(results, runs, problems)
+    finished = sorted(run.result.provenance.finished for run in runs.values() if run.result.provenance.finished)
+    seconds = sum(run.result.provenance.seconds for run in runs.values())
+    facts = [("this report", command)] if command else []
+    facts += [(f"{table.name}, {table.profile}", line) for table in results for line in table.commands]
+    facts += [("source", str(store)), ("time of all runs", duration(seconds))]
+    if finished:
+        facts.append(("finished", f"first run {finished[0]}, last run {finished[-1]}"))
     return Content(
-        collected=collected,
+        path=store,
+        runs=runs,
         tables=results,
-        findings=grouped_findings(shown, results),
-        provenance=provenance_of(shown.values()),
+        drawn=drawn,
+        n_not_drawn=n_not_drawn,
+        findings=_grouped_findings(runs, planned),
         unfinished=[
-            (printable(name), printable(_why(collected, key)))
-            for key, name in planned.items()
-            if key not in collected.runs
+            (name, _reason(key, found.problems, found.failures)) for key, name in planned.items() if key not in runs
         ],
-        n_done=len(planned.keys() & collected.runs.keys()),
+        problems=[printable(line) for line in problems],
+        facts=[(printable(name), printable(value)) for name, value in [*facts, *_environment(runs.values())]],
+        seconds=seconds,
+        last_finished=printable(finished[-1]) if finished else "",
+        n_done=len(planned.keys() & runs.keys()),
         n_planned=len(planned),
-        n_unplanned=len(collected.runs.keys() - every_plan),
-        command=printable(command),
+        n_unplanned=len(found.runs.keys() - {row.key for plan in found.plans for row in plan.rows}),
     )
 
 
-def _why(collected: Collected, key: str) -> str:
-    if key in collected.damaged:
-        return f"damaged: {collected.damaged[key]}"
-    return f"failed: {collected.failures[key]}" if key in collected.failures else "not run yet"
+def _names(plan: Plan) -> tuple[str, str]:
+    return plan.table, f"{plan.table}-{plan.profile}"
 
 
-def _wanted_plans(collected: Collected, tables: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Only those whose tables are shown: a table of calibration errors is not computed to be thrown away."""
-    known = {name for plan in collected.plans for name in _names(plan)}
-    unknown = [name for name in tables if name not in known]
-    if unknown:
-        there = listed(list(dict.fromkeys(plan["table"] for plan in collected.plans)), 20) or "no table"
-        raise ValueError(f"the store has no table called {listed(unknown)}. It has {there}.")
-    return [plan for plan in collected.plans if not tables or set(_names(plan)) & set(tables)]
+def _run_name(row: Row) -> str:
+    return printable(f"{method_title(row.method)} on {dataset_title(row.dataset)}, {row.setting}, seed {row.seed}")
 
 
-def _names(plan: Mapping[str, Any]) -> tuple[str, str]:
-    return plan["table"], f"{plan['table']}-{plan['profile']}"
+def _reason(key: str, problems: Iterable[str], failures: Mapping[str, str]) -> str:
+    damage = next((line for line in problems if key in line), None)
+    if damage is not None:
+        return printable(f"damaged: {damage}")
+    return printable(f"failed: {failures[key]}") if key in failures else "not run yet"
+
+
+def _grouped_findings(runs: Mapping[str, StoredRun], names: Mapping[str, str]) -> list[tuple[Finding, list[str]]]:
+    """Group findings by code: most severe first, then most frequent."""
+
+    def rank(finding: Finding) -> int:
+        return -SEVERITIES.index(finding.severity)
+
+    worst: dict[str, Finding] = {}
+    where: dict[str, list[str]] = {}
+    for key, run in runs.items():
+        for finding in run.result.findings:
+            worst[finding.code] = min(worst.get(finding.code, finding), finding, key=rank)
+            affected = where.setdefault(finding.code, [])
+            name = names.get(key, f"run {key}")
+            if affected[-1:] != [name]:
+                affected.append(name)
+    order = sorted(worst, key=lambda code: (rank(worst[code]), -len(where[code]), code))
+    return [(worst[code], where[code]) for code in order]
+
+
+def _environment(runs: Iterable[StoredRun]) -> list[tuple[str, str]]:
+    """Return commit, versions and machine; where runs differ, every value with its number of runs."""
+    records = [run.result.provenance for run in runs]
+    names = sorted({name for one in records for name in one.versions}, key=lambda name: (name == "platform", name))
+    values = {"commit": [one.commit or "unknown (installed, not a checkout)" for one in records]}
+    values |= {name: [one.versions.get(name, "unknown") for one in records] for name in names}
+    values |= {"threads": [str(one.threads) for one in records], "processes": [str(one.processes) for one in records]}
+    facts = []
+    for name, found in values.items() if records else ():
+        counts = Counter(found)
+        several = "; ".join(f"{value} ({count(n, 'run')})" for value, n in counts.most_common())
+        facts.append(("machine" if name == "platform" else name, several if len(counts) > 1 else found[0]))
+    return facts
+
+
+# --- Single runs that are drawn --------------------------------------------------------------------------------------
+
+
+def _drawn_columns(
+    tables: Sequence[ResultTable], runs: Mapping[str, StoredRun], problems: list[str]
+) -> tuple[list[DrawnColumn], int]:
+    """Choose at most MOST_COLUMNS columns, from every table in turn; return how many others there are.
+
+    Points of a grid have a figure of their own, so tables with a grid come last. Columns of two tables that hold the
+    same runs are drawn once, under the name of the first table.
+    """
+    places: dict[frozenset[str], tuple[bool, int, int]] = {}
+    for t, table in enumerate(tables):
+        has_grid = any(column.grid for column in table.columns)
+        for c, column in enumerate(table.columns):
+            keys = frozenset(row.key for rows in column.rows.values() for row in rows if row.key in runs)
+            if keys:
+                places.setdefault(keys, (has_grid, c, t))
+    chosen = sorted((t, c) for _, c, t in sorted(places.values())[:MOST_COLUMNS])
+    return [_drawn_column(tables[t], c, runs, problems) for t, c in chosen], len(places) - len(chosen)
+
+
+def _drawn_column(table: ResultTable, index: int, runs: Mapping[str, StoredRun], problems: list[str]) -> DrawnColumn:
+    column = table.columns[index]
+    all_runs = {
+        method: [runs[row.key] for row in column.rows.get(method, ()) if row.key in runs] for method in table.methods
+    }
+    by_seed: dict[int, dict[str, StoredRun]] = {}
+    for method, of_method in all_runs.items():
+        for run in of_method:
+            by_seed.setdefault(run.spec.train.seed, {})[method] = run
+    seed = min(by_seed, key=lambda one: (-len(by_seed[one]), one))  # the one that most methods have
+    missing = [method_title(method) for method in table.methods if method not in by_seed[seed]]
+    confusions = {method: _read(run, PREDICTIONS_FILE, _confusion, problems) for method, run in by_seed[seed].items()}
+    embeddings = {method: _read(run, EMBEDDING_FILE, _embedding, problems) for method, run in by_seed[seed].items()}
+    return DrawnColumn(
+        label=printable(f"{table.title}: {dataset_title(column.dataset)}, {column.setting}"),
+        table=table,
+        seed=seed,
+        runs=by_seed[seed],
+        all_runs=all_runs,
+        note=f"Runs of seed {seed}." + (f" {listed(missing)} not finished." if missing else ""),
+        confusions={method: one for method, one in confusions.items() if one is not None},
+        embeddings={method: one for method, one in embeddings.items() if one is not None},
+    )
+
+
+def _read(run: StoredRun, name: str, read_file: Any, problems: list[str]) -> Any:
+    """Return what a file of a run holds; None if there is no such file, or if it is damaged, which is noted."""
+    if run.folder is None or not (run.folder / name).is_file():
+        return None
+    try:
+        return read_file(run.folder / name, len(run.result.data.classes))
+    except (OSError, ValueError) as error:
+        problems.append(f"{run.folder / name} cannot be read and is left out: {error}")
+        return None
+
+
+def _confusion(path: Path, n_classes: int) -> Confusion:
+    predictions = Predictions.load(path)
+    if predictions.n_classes != n_classes:
+        raise ValueError(f"it has {predictions.n_classes:,} classes; the run has {n_classes:,}")
+    return Confusion(predictions.labels, predictions.logits.argmax(axis=1), n_classes)
+
+
+def _embedding(path: Path, n_classes: int) -> Embedding | None:
+    arrays = read_arrays(path, {"z", "labels", *array_names(path)} & {"z", "labels", "prototypes"})
+    z, labels, prototypes = arrays["z"], arrays["labels"], arrays.get("prototypes")
+    if z.ndim != 2 or z.dtype.kind != "f" or labels.shape != z.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError(f"expected z (n, d) and n labels; got {z.dtype}{z.shape} and {labels.dtype}{labels.shape}")
+    if prototypes is not None and (prototypes.dtype.kind != "f" or prototypes.shape != (n_classes, z.shape[1])):
+        raise ValueError(f"expected {n_classes} prototypes of {z.shape[1]} numbers; got {prototypes.shape}")
+    if len(z) < 3:
+        return None  # nothing to see
+    if labels.min() < 0 or labels.max() >= n_classes:
+        raise ValueError(f"expected labels from 0 to {n_classes - 1}; got {labels.min()} to {labels.max()}")
+    if not (np.isfinite(z).all() and (prototypes is None or np.isfinite(prototypes).all())):
+        raise ValueError("it holds numbers that are not finite")
+    return sample(z, labels, prototypes)

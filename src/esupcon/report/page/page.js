@@ -9,6 +9,8 @@
   const drawn = new Map(); // element of a plot -> its card
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
   const systemDark = matchMedia("(prefers-color-scheme: dark)");
+  // On touch screens the toolbar of a plot never goes away and covers its top right corner.
+  const toolbar = matchMedia("(hover: hover)").matches ? "hover" : false;
   let printing = false;
 
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -60,7 +62,7 @@
     if (printing) Object.assign(layout, { autosize: false, width: isAlone(plot) ? 660 : 320 });
     plot.dataset.drawn = "1";
     return Plotly.react(plot, traces, layout, {
-      responsive: true, displaylogo: false, displayModeBar: "hover", showSendToCloud: false, plotlyServerURL: "",
+      responsive: true, displaylogo: false, displayModeBar: toolbar, showSendToCloud: false, plotlyServerURL: "",
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     });
   }

@@ -1,0 +1,217 @@
+"""Format numbers, names and table cells, and escape text for each medium.
+
+Text that comes from files is escaped once, by the function of its medium: `esupcon._console.printable` for terminals,
+`html_text` for labels of figures (the page itself is escaped by jinja), `csv_text`, `markdown_text` and `latex_text`.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from esupcon._console import printable
+from esupcon.methods import METHODS
+
+if TYPE_CHECKING:
+    from esupcon.report.aggregate import Cell, Measure, Panel, ResultTable
+
+SIGNIFICANT = 0.05  # a gain with a smaller p gets a star
+_DATASETS = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "tiny_imagenet": "Tiny ImageNet",
+    "caltech256": "Caltech-256",
+    "digits": "Digits",
+}
+
+# --- Escaping --------------------------------------------------------------------------------------------------------
+
+
+def html_text(value: object, most: int = 60) -> str:
+    """Return a label of a figure. Plotly reads tags in labels, so `<` and `&` become entities."""
+    text = printable(value)
+    return html.escape(text if len(text) <= most else text[: most - 1].rstrip() + "…", quote=False)
+
+
+def csv_text(value: object) -> str:
+    """Return a name that no spreadsheet reads as a formula, whichever separator it splits cells at.
+
+    A cell is a formula if it starts with one of `= + - @`, and with other separators a cell may start anywhere after a
+    character that is not part of a word. An apostrophe in front makes it text.
+    """
+    return re.sub(r"(?<!\w)([=+\-@＝＋－＠])", r"'\1", printable(value))
+
+
+def markdown_text(value: object) -> str:
+    """Return text without markup, tags, links or mentions.
+
+    GitHub turns addresses, `@name` and `#1` into links even where they are escaped; an empty comment, which is not
+    shown, prevents that.
+    """
+    text = re.sub(r"([\\`*_{}\[\]|~!$#])", r"\\\1", html.escape(printable(value), quote=False))
+    text = re.sub(r"^(\d*)([-+=.)])(?=[-=\s]|$)", r"\1\\\2", text)  # the start of a list or the line under a heading
+    text = re.sub(r"([@#])", r"\1<!-- -->", text)
+    return re.sub(r"(?i)(://|(?<=www)\.|(?<=GH)-|(?<=mailto):|(?<=xmpp):)", r"<!-- -->\1", text)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{c: f"\\{c}" for c in "{}$&#%_"},
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"''",
+    "'": r"'{}",
+    "`": r"{}`{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "×": r"$\times$",
+    "–": r"\textendash{}",
+    "…": r"\dots{}",
+    "“": "``",
+    "”": "''",
+    "’": "'",
+    "▲": r"$\blacktriangle$",
+    "▼": r"$\blacktriangledown$",
+    "●": r"$\bullet$",
+    "τ": r"$\tau$",
+}
+_NOT_IN_FONT = "ÐÞðþ÷"
+
+
+def latex_text(value: object) -> str:
+    """Return text without commands; a character that the usual fonts lack is given by its number."""
+    parts = []
+    for c in printable(value):
+        known = c.isascii() or ("\u00c0" <= c <= "\u00ff" and c not in _NOT_IN_FONT)
+        parts.append(_LATEX.get(c) or (c if known else f"[U+{ord(c):04X}]"))
+    return "".join(parts).replace("--", "-{}-").replace("--", "-{}-")  # no ligatures
+
+
+# --- Names and numbers -----------------------------------------------------------------------------------------------
+
+
+def method_title(key: str) -> str:
+    """Return the name of a method as the paper writes it."""
+    return METHODS[key].title if key in METHODS else printable(key)
+
+
+def dataset_title(name: str) -> str:
+    """Return the name of a data set as it is usually written."""
+    return _DATASETS.get(name) or printable(name)
+
+
+def method_order(keys: Iterable[str]) -> list[str]:
+    """Sort methods as the paper's tables do; others follow in the given order."""
+    given = list(dict.fromkeys(keys))
+    return [*(key for key in METHODS if key in given), *(key for key in given if key not in METHODS)]
+
+
+def listed(words: Sequence[str], most: int = 8) -> str:
+    """Return `a, b and c`; of many words the first few and how many more there are."""
+    if len(words) > most:
+        return f"{', '.join(words[:most])} and {len(words) - most:,} more"
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def number(value: float, digits: int) -> str:
+    """Return fixed digits with a real minus sign; a zero has no sign."""
+    return signed(value, digits).removeprefix("+").removeprefix("±")
+
+
+def signed(value: float, digits: int) -> str:
+    """Return `+1.2`, `−0.3`, or `±0.0` for a value that rounds to zero."""
+    text = f"{abs(value):,.{digits}f}"
+    sign = "±" if not text.strip("0.,") else "+" if value > 0 else "−"
+    return sign + text
+
+
+# --- Cells of tables: filters of the templates -----------------------------------------------------------------------
+
+
+def value_text(cell: Cell, measure: Measure) -> str:
+    """Return mean and deviation: `74.1 ± 0.4`; `open` for a cell without runs."""
+    if cell.summary is None:
+        return "open"
+    deviation = cell.summary.deviation
+    plus_minus = "" if deviation is None else f" ± {number(deviation, measure.digits)}"
+    return number(cell.summary.mean, measure.digits) + plus_minus
+
+
+def n_text(cell: Cell) -> str:
+    """Return the number of seeds: `(n=3)`, or `(n=2 of 3)` if some are missing."""
+    n = cell.summary.n if cell.summary else 0
+    return f"(n={n} of {cell.n_planned})" if n < cell.n_planned else f"(n={n})"
+
+
+def gain_text(cell: Cell, measure: Measure) -> str:
+    """Return the gain over the baseline with its direction: `▲ +3.0*`; the star marks a significant one."""
+    if cell.gain is None:
+        return ""
+    text = signed(cell.gain.mean, measure.digits)
+    arrow = {"+": "▲ ", "−": "▼ "}.get(text[0], "")
+    star = "*" if cell.p is not None and cell.p < SIGNIFICANT else ""
+    return arrow + text + (" %" if measure.relative else "") + star
+
+
+def gain_tone(cell: Cell, measure: Measure) -> str:
+    """Return whether the gain is `better`, `worse` or `even`, as rounded."""
+    moved = signed(cell.gain.mean, measure.digits)[0] if cell.gain else "±"
+    return "even" if moved == "±" else "better" if (moved == "+") != measure.lower_is_better else "worse"
+
+
+def gain_details(cell: Cell, measure: Measure) -> str:
+    """Return the gain in words, with its test where there is one."""
+    tone = {"even": "equal"}.get(gain_tone(cell, measure), gain_tone(cell, measure))
+    if cell.gain is None or cell.p is None:
+        return tone
+    text = gain_text(cell, measure).strip("▲▼ *")
+    deviation = number(cell.gain.deviation or 0.0, measure.digits)
+    return f"{tone}; gain {text} ± {deviation}, p = {cell.p:.2g}, paired t-test over {cell.gain.n} seeds"
+
+
+def paper_text(cell: Cell) -> str:
+    """Return the published figure with the digits it was printed with, and its gain."""
+    gain = "" if cell.paper_gain is None else signed(cell.paper_gain, 2)
+    if cell.paper is None:
+        return gain
+    return f"{cell.paper:.6g} ({gain})" if gain else f"{cell.paper:.6g}"
+
+
+def columns_text(average: Cell) -> str:
+    """Return over how many columns an average is taken, if not over all."""
+    n = average.gain.n if average.gain else average.n_planned
+    return f"({n} of {average.n_planned} columns)" if n < average.n_planned else ""
+
+
+def legend(table: ResultTable, panel: Panel) -> list[str]:
+    """Explain every mark that occurs in a table."""
+    measure = panel.measure
+    cells = [cell for row in panel.cells.values() for cell in row]
+    better = "lower is better" if measure.lower_is_better else "higher is better"
+    entries = [f"{measure.title} in {measure.unit}, {better}: mean ± standard deviation over n seeds."]
+    if any(cell.summary is not None and cell.summary.n == 1 for cell in cells):
+        entries.append("A single seed (n=1) has no deviation.")
+    if any(cell.gain is not None for cell in cells):
+        kind = "in per cent of it" if measure.relative else "on the same seeds"
+        title = method_title(table.baseline)
+        entries.append(f"▲ ▼: difference to {title} {kind}; blue is better, red is worse.")
+    if any(cell.is_best for cell in cells):
+        entries.append("● bold: best of its column.")
+    if any(cell.p is not None for cell in cells):
+        test = f"* p < {SIGNIFICANT:g}, two-sided paired t-test over n seeds"
+        entries.append(f"{test}, not corrected for the number of comparisons.")
+    if any(cell.paper is not None for cell in cells):
+        entries.append("“paper”: the published figure, with its own network and schedule, and its gain.")
+        if any(column.reduced for column in table.columns):
+            entries.append(
+                "Columns that give a number of samples are smaller than the paper's setting: there only the signs of "
+                "the gains can be compared."
+            )
+    if any(cell.summary is None for cell in cells):
+        entries.append("“open”: planned, not finished.")
+    return entries
