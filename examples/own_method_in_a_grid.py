@@ -13,7 +13,7 @@ from esupcon.experiments.plan import Choice, make_plan
 from esupcon.experiments.profile import read_profile
 from esupcon.experiments.reproduce import Request, reproduce
 from esupcon.experiments.store import Store
-from esupcon.report.build import write_report
+from esupcon.report import build
 
 folder = Path("runs/examples/own-method")
 folder.mkdir(parents=True, exist_ok=True)
@@ -84,5 +84,5 @@ for (setting, method), values in accuracies.items():
 # %%
 again = reproduce(Request((plan,), store), LocalExecutor())
 print(f"again: {len(again.finished)} computed, {len(again.stored)} were stored already")
-report = write_report(store.root, folder / "report.html")
+report = build(store.root, folder / "report.html")
 print(f"the report is in {report}: {report.stat().st_size // 1024:,} kB, one file")

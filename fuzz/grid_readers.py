@@ -9,7 +9,6 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -28,18 +27,9 @@ from esupcon.experiments.status import status_of
 from esupcon.experiments.store import Store
 from esupcon.files import write_sealed_json
 from esupcon.pipeline.training import seconds_of_training
-from esupcon.report.build import FORMATS, render
-from esupcon.report.content import read_content
-from esupcon.report.damage import damage_of
-from esupcon.report.details import Detail, chosen_details
-from esupcon.report.figures.confusion import confusions
-from esupcon.report.figures.cost import cost
-from esupcon.report.figures.curves import curves
-from esupcon.report.figures.maps import embeddings
-from esupcon.report.figures.reliability import reliability
-from esupcon.report.html import json_block
-from esupcon.report.kept_calibration import KEPT, keep_calibration
-from esupcon.report.sections import styles
+from esupcon.report.content import read as read_content
+from esupcon.report.figures import sections
+from esupcon.report.write import FORMATS, json_block, render
 
 PLAN = "plan.json"
 
@@ -56,7 +46,6 @@ def grid_readers() -> Iterator[tuple[str, Reader]]:
     yield "timing", Reader(_stored("timing.jsonl"), _timed)
     yield "stored-predictions", Reader(_stored("predictions.npz"), _drawn_with("predictions.npz"), essence=str)
     yield "embedding", Reader(_stored("embedding.npz"), _drawn_with("embedding.npz"), essence=str)
-    yield "kept-calibration", Reader(_kept_calibration, _drawn_with(KEPT, seal=True))
     yield "failure", Reader(lambda: [json.dumps({"error": "no", "when": "now"}).encode()], _report_with_failure)
 
 
@@ -142,30 +131,18 @@ def _report_with(name: str, *, beside: Sequence[str] = (), seal: bool = False) -
     return read
 
 
-@cache
-def _example_detail() -> tuple[str, Detail]:
-    content = read_content(_example(), (), "fuzz")
-    (detail,), _ = chosen_details(content.tables, content.collected.runs)
-    return content.methods[0], detail
-
-
-def _drawn_with(name: str, *, seal: bool = False) -> Read:
-    """The figures of a run whose folder holds this file alone; what is damaged must be named in the report."""
+def _drawn_with(name: str) -> Read:
+    """Read the figures of a run of which this file is the given one; what is damaged must be named as a problem."""
 
     def read(folder: Path, content: bytes) -> str:
-        (folder / name).write_bytes(content)
-        if seal and not _sealed(folder / name, content):
-            raise ValueError(f"{folder / name} holds no object")
-        method, detail = _example_detail()
-        run = replace(detail.runs[method], folder=folder)
-        details = [replace(detail, runs={method: run}, all_runs={method: [run]})]
-        style = styles([method])
-        sections = [reliability(details, style), curves(details, style), cost([], details, style)]
-        sections += [embeddings(details), confusions(details)]
-        drawn = {one.key: [vars(card) for option in one.options for card in option.cards] for one in sections}
+        store = _copy_of_example(folder, (PLAN, "spec.json", "result.json"))
+        path = store / _place(_example(), name).relative_to(_example())
+        path.write_bytes(content)
+        found = read_content(store, (), "fuzz")
+        drawn = {one.key: [vars(card) for option in one.options for card in option.cards] for one in sections(found)}
         text = json_block(drawn)
-        for damage in damage_of([run]):
-            raise ValueError(damage)
+        for problem in found.problems:
+            raise ValueError(problem)
         return text
 
     return read
@@ -173,16 +150,10 @@ def _drawn_with(name: str, *, seal: bool = False) -> Read:
 
 def _timed(folder: Path, content: bytes) -> object:
     drawn = _drawn_with("timing.jsonl")(folder, content)
-    seconds = seconds_of_training(folder)
+    seconds = seconds_of_training(next(folder.glob("store/runs/*")))
     if not 0 <= seconds < math.inf:
         raise AssertionError(f"a training of {seconds} seconds")
     return drawn, seconds
-
-
-def _kept_calibration() -> list[bytes]:
-    with tempfile.TemporaryDirectory() as folder:
-        keep_calibration(_place(_example(), "predictions.npz").parent, Path(folder))
-        return [(Path(folder) / KEPT).read_bytes()]
 
 
 def _sealed(path: Path, content: bytes) -> bool:

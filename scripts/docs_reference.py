@@ -84,7 +84,7 @@ PAGES = (
         PublicModule("esupcon.experiments.on_ray", ("RayExecutor",)),
         PublicModule("esupcon.experiments.status", ("status_of", "TableStatus")),
     ),
-    _page("esupcon.report", PublicModule("esupcon.report.build", ("write_report",))),
+    _page("esupcon.report", PublicModule("esupcon.report", ("build",))),
 )
 
 

@@ -13,7 +13,7 @@ from report_stores import HOSTILE, Filler, Left, note_plan, row, write_everythin
 
 from esupcon.experiments.spec import Row
 from esupcon.experiments.store import Store
-from esupcon.report.build import write_report
+from esupcon.report import build
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def fill(store: Store) -> Filler:
-    """Plans rows and writes their runs; `accuracies[method]` are per cent by seed, None leaves a run open."""
+    """Plan rows and write their runs; `accuracies[method]` are per cent by seed, None leaves a run open."""
 
     def run(accuracies: Mapping[str, Sequence[float | None]], left: Left | None = None, **where: Any) -> list[Row]:
         plan = where.pop("plan", {})
@@ -50,12 +50,12 @@ def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def hostile_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Names that are markup, formulas, commands of LaTeX, or no text at all."""
+    """A store whose names are markup, formulas, LaTeX commands, links, or not text at all."""
     classes = (HOSTILE, "=cmd|' /C calc'!A0 & <b>bold</b>", "\\input{x}_^~#%$ %{x} \u2028\u202e", "日本 | \ud800 é")
     store = write_everything(tmp_path_factory.mktemp("hostile") / "store", classes)
     for path in sorted((store.root / "plans").glob("full-*.json")):
         plan = json.loads(path.read_text())
-        plan["title"] = f"Title {HOSTILE} </title>"
+        plan["title"] = f"Title {HOSTILE} </title> @octocat https://example.org"
         plan["notes"] = [f"{HOSTILE} {{{{ 7 * 7 }}}}"]
         for entry in plan["rows"]:
             if entry["dataset"] == "cifar100":
@@ -69,9 +69,9 @@ def hostile_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def whole_report(whole_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = "esupcon report whole --out report.html"
-    return write_report(whole_store, tmp_path_factory.mktemp("whole_page") / "report.html", command=command)
+    return build(whole_store, tmp_path_factory.mktemp("whole_page") / "report.html", command=command)
 
 
 @pytest.fixture(scope="session")
 def hostile_report(hostile_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(hostile_store, tmp_path_factory.mktemp("hostile_page") / "report.html")
+    return build(hostile_store, tmp_path_factory.mktemp("hostile_page") / "report.html")

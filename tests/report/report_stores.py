@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ class Left:
     seconds: float = 12.5
     batch_size: int = 64
     peak: int | None = 500 * 2**20
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    held_out_accuracy: float | None = None
+    reused_seconds: float = 0.0
 
 
 def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
@@ -108,7 +109,10 @@ def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
             "key": "of the engine",
             "spec": one.spec.train.model_dump(),
             "batch_size": left.batch_size,
-            "metrics": {"test": test, "held_out": None},
+            "metrics": {
+                "test": test,
+                "held_out": None if left.held_out_accuracy is None else {"accuracy": left.held_out_accuracy},
+            },
             "findings": list(left.findings),
             "data": {"name": one.dataset, "classes": list(left.classes)},
             "preparation": {"scenario": {"scarce_classes": None if left.scarce is None else list(left.scarce)}},
@@ -121,7 +125,7 @@ def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
                 "seconds": left.seconds + 1,
                 "train_seconds": left.seconds,
                 "versions": {"esupcon": "0.1.0", "torch": "2.13.0", "platform": "Linux"},
-                **left.provenance,
+                "taken_seconds": left.reused_seconds,
             },
         },
     )

@@ -1,4 +1,4 @@
-"""The page in a real browser: quiet, offline, sortable, choosable, and never wider than its window."""
+"""The page in Chromium: no errors, no requests, sorting, filters, themes, print, and never wider than the window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUTSIDE = """(width) => [...document.querySelectorAll("main *")]
 
 
 class Opened:
-    """A page, what it said on its console, and what it asked the network for."""
+    """A page with the messages on its console and its requests."""
 
     def __init__(self, browser: Any, report: Path, **settings: Any) -> None:
         self.page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **settings})
@@ -58,7 +58,7 @@ def opened(browser: Any, whole_report: Path) -> Iterator[Opened]:
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
-def test_quiet_offline_and_never_wider_than_the_window(
+def test_page_is_quiet_offline_and_never_wider_than_the_window(
     browser: Any, whole_report: Path, width: int, theme: str
 ) -> None:
     one = Opened(browser, whole_report, viewport={"width": width, "height": 800}, color_scheme=theme)
@@ -96,7 +96,7 @@ def test_sorting_by_mouse_and_by_keyboard(opened: Opened) -> None:
         assert opened.column(0, 0)[-1] == "CE"
 
 
-def test_choosing_methods_hides_rows_cards_and_traces(opened: Opened) -> None:
+def test_unchecked_methods_hide_rows_cards_and_traces(opened: Opened) -> None:
     opened.page.locator("#curves").scroll_into_view_if_needed()
     opened.page.locator("#curves .plot .main-svg").first.wait_for()
     traces = "() => document.querySelector('#curves .plot').data.map((trace) => trace.name)"
@@ -113,17 +113,17 @@ def test_choosing_methods_hides_rows_cards_and_traces(opened: Opened) -> None:
     assert opened.complaints == []
 
 
-def test_choosing_a_setting_draws_its_figures(opened: Opened) -> None:
+def test_selected_setting_draws_its_figures(opened: Opened) -> None:
     select = opened.page.locator("#curves-choice")
     select.scroll_into_view_if_needed()
     assert opened.page.locator("#curves figcaption").all_inner_texts() == ["Accuracy on held-out data", "Training loss"]
     select.select_option(label="Half of the classes scarce: CIFAR-10, IR=0.05")
     assert opened.page.locator("#curves figcaption").all_inner_texts() == ["Training loss"]
     opened.page.locator("#curves .plot .main-svg").first.wait_for()
-    assert "held no data out" in opened.page.locator("#curves .note").inner_text()
+    assert "held out no data" in opened.page.locator("#curves .note").inner_text()
 
 
-def test_light_and_dark_by_the_system_and_by_the_button(opened: Opened) -> None:
+def test_theme_follows_the_system_and_the_button(opened: Opened) -> None:
     def brightness() -> int:
         colour = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
         return sum(map(int, colour[4:-1].split(", ")))
@@ -140,7 +140,7 @@ def test_light_and_dark_by_the_system_and_by_the_button(opened: Opened) -> None:
     assert opened.complaints == []
 
 
-def test_the_first_key_leads_to_the_skip_link_and_all_controls_can_be_reached(opened: Opened) -> None:
+def test_all_controls_can_be_reached_by_keyboard(opened: Opened) -> None:
     opened.page.keyboard.press("Tab")
     assert opened.page.evaluate("document.activeElement.className") == "skip"
     assert opened.page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0
@@ -150,16 +150,16 @@ def test_the_first_key_leads_to_the_skip_link_and_all_controls_can_be_reached(op
     assert len(visible) > 40 and sum(control.evaluate(reachable) for control in visible) == 0
 
 
-def test_a_class_that_is_a_script_is_shown_as_text(browser: Any, hostile_report: Path) -> None:
+def test_script_as_a_class_name_is_shown_as_text(browser: Any, hostile_report: Path) -> None:
     one = Opened(browser, hostile_report)
     try:
         one.draw_all()
         assert one.complaints == [] and one.requests == [one.address, "data:,"][: len(one.requests)]
         ticks = one.page.locator("#confusion .ytick text").all_text_contents()
         assert ticks[0].startswith("<script>ale"), ticks
-        assert HOSTILE in one.page.locator("#doctor").inner_text()
+        assert HOSTILE in one.page.locator("#findings").inner_text()
         heading = one.page.locator("h2").first.inner_text()
-        assert heading == f"Title {HOSTILE} </title>"
+        assert heading == f"Title {HOSTILE} </title> @octocat https://example.org"
         assert one.page.locator("script").count() == 3
         legend = one.page.locator("#curves .legendtext").all_text_contents()
         assert any(HOSTILE in name for name in legend), legend
@@ -179,3 +179,14 @@ def test_print_draws_everything_in_light_colours(browser: Any, whole_report: Pat
         assert one.page.locator(".contents").is_hidden()
     finally:
         one.page.close()
+
+
+def test_toolbar_of_plots_is_absent_on_touch_screens(browser: Any, whole_report: Path) -> None:
+    for touch in (True, False):
+        one = Opened(browser, whole_report, has_touch=touch, is_mobile=touch)
+        try:
+            one.page.locator("#curves").scroll_into_view_if_needed()
+            one.page.locator("#curves .plot .main-svg").first.wait_for()
+            assert (one.page.locator("#curves .modebar-btn").count() == 0) is touch
+        finally:
+            one.page.close()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from esupcon.cli import is_mistake
 from esupcon.cli.grids import report
 from esupcon.cli.stopping import PARTIAL
-from esupcon.report.build import FORMATS
+from esupcon.report.write import FORMATS
 
 app = typer.Typer()
 app.command()(report)
@@ -53,11 +53,11 @@ def test_a_given_format_wins_over_the_name(whole_store: Path, tmp_path: Path) ->
 def test_mistakes_are_said_in_one_line(whole_store: Path, tmp_path: Path) -> None:
     (tmp_path / "empty" / "runs").mkdir(parents=True)
     assert "there is no store" in mistake(tmp_path / "nowhere", "--format", "csv")
-    assert "nothing to report" in mistake(tmp_path / "empty", "--format", "csv")
+    assert "holds neither" in mistake(tmp_path / "empty", "--format", "csv")
     assert "HTML needs a file" in mistake(whole_store)
     assert "must be one of html, markdown, csv, latex; got 'pdf'" in mistake(whole_store, "--format", "pdf")
     assert "must end in" in mistake(whole_store, "--out", tmp_path / "r.pdf")
-    assert "no table called nothing" in mistake(whole_store, "--format", "csv", "--table", "nothing")
+    assert "has no table nothing" in mistake(whole_store, "--format", "csv", "--table", "nothing")
     assert "existing folder" in mistake(whole_store, "--out", tmp_path / "no" / "r.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["empty"], "nothing is left behind"
 
@@ -82,9 +82,9 @@ def test_no_format_needs_torch(whole_store: Path, tmp_path: Path) -> None:
         "sys.meta_path.insert(0, Refuse())\n"
         "from pathlib import Path\n"
         "import esupcon.cli.grids\n"
-        "from esupcon.report.build import FORMATS, write_report\n"
+        "from esupcon.report.write import FORMATS, build\n"
         "for format in FORMATS:\n"
-        "    write_report(Path(sys.argv[1]), Path(sys.argv[2]) / format, format=format)\n"
+        "    build(sys.argv[1], Path(sys.argv[2]) / format, format=format)\n"
     )
     words = [sys.executable, "-c", program, str(whole_store), str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)

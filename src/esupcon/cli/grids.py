@@ -285,8 +285,8 @@ def report(
 
     Nothing is trained. Runs that cannot be read are left out and named in the report and on standard error.
     """
-    from esupcon.report.build import FORMATS, encoded, format_of, render  # noqa: PLC0415 - slow to import
-    from esupcon.report.content import read_content  # noqa: PLC0415
+    from esupcon.report.content import read  # noqa: PLC0415 - slow to import
+    from esupcon.report.write import FORMATS, format_of, render  # noqa: PLC0415
 
     _require(store)
     chosen = next((known for known in FORMATS if known == output_format), None)
@@ -295,16 +295,16 @@ def report(
     wanted = chosen or ("html" if out is None else format_of(out))
     if out is None and wanted == "html":
         raise ValueError("HTML needs a file: pass --out report.html, or --format markdown for standard output.")
-    content = read_content(store, tables or (), shlex.join(["esupcon", *sys.argv[1:]]))
-    for line in content.collected.complaints:
+    content = read(store, tables or (), shlex.join(["esupcon", *sys.argv[1:]]))
+    for line in content.problems:
         complain(line)
-    text = encoded(render(content, wanted))
+    text = render(content, wanted)
     if out is None:
         sys.stdout.write(text.decode())
     else:
         write_bytes(out, text)
         note(f"{content.completeness} The report is in {out}.")
-    if content.collected.complaints:
+    if content.problems:
         raise typer.Exit(PARTIAL)
 
 
@@ -315,7 +315,7 @@ def demo(
     as_json: options.Json = False,
 ) -> None:
     """Run a demo: few digits, a fifth of them mislabelled, three methods, three seeds, a report."""
-    from esupcon.report.build import write_report  # noqa: PLC0415 - slow to import
+    from esupcon.report import build  # noqa: PLC0415 - slow to import
 
     started = time.monotonic()
     plan = make_plan(_DEMO[0], read_profile(_DEMO[1]), Choice(fields=_DEMO_OVERRIDES))
@@ -329,7 +329,7 @@ def demo(
     state = _run((plan,), store, LocalExecutor(), keep_models=True)
     if state.failed:
         raise ValueError(f"{len(state.failed)} of the runs failed: {next(iter(state.failed.values()))}")
-    written = write_report(out, out / "report.html", command=shlex.join(["esupcon", *sys.argv[1:]]))
+    written = build(out, out / "report.html", command=shlex.join(["esupcon", *sys.argv[1:]]))
     tests = {row.key: store.read(row.key).result["metrics"]["test"] for row in plan.rows}
     lines = []
     for method in methods:

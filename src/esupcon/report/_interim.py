@@ -7,14 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pydantic import BaseModel
-
 from esupcon._io import read_json_lines
 from esupcon.experiments import stored_files
 from esupcon.experiments.spec import RunSpec
 from esupcon.experiments.store import Store, in_order
 from esupcon.probability import Predictions, paper_calibration
 
+SEVERITIES = ("note", "warning", "error")
+Finding = Any
 PREDICTIONS_FILE, EMBEDDING_FILE = "predictions.npz", "embedding.npz"
 
 
@@ -57,7 +57,12 @@ class Contents:
 def _result(run: Any) -> Any:
     found = stored_files._Result.model_validate(run.result)
     provenance = SimpleNamespace(
-        **{**found.provenance.model_dump(), "reused_seconds": found.provenance.taken_seconds, "threads": 1, "processes": 1}
+        **{
+            **found.provenance.model_dump(),
+            "reused_seconds": found.provenance.taken_seconds,
+            "threads": 1,
+            "processes": 1,
+        }
     )
     paper = None
     try:
@@ -76,7 +81,7 @@ def read_contents(path: Path) -> Contents:
     store = Store(path)
     store.require()
     runs, problems, plans = {}, [], []
-    for key in store.keys():
+    for key in store.keys():  # noqa: SIM118
         try:
             one = store.read(key)
             runs[key] = StoredRun(key, one.spec, _result(one), one.folder)
@@ -89,7 +94,31 @@ def read_contents(path: Path) -> Contents:
             problems.append(f"a plan is left out: {error}")
     made = []
     for plan in in_order(plans):
-        rows = [Row.model_construct(**{"reduced": None, "grid": {}, "paper_accuracy": None, "paper_ece": None, **row, "spec": RunSpec.read(row["spec"])}) for row in plan["rows"]]
-        made.append(Plan.model_construct(**{"paper": "", "baseline": "ce", "measure": "accuracy", "notes": [], "command": "", **plan, "rows": rows}))
+        rows = [
+            Row.model_construct(
+                **{
+                    "reduced": None,
+                    "grid": {},
+                    "paper_accuracy": None,
+                    "paper_ece": None,
+                    **row,
+                    "spec": RunSpec.read(row["spec"]),
+                }
+            )
+            for row in plan["rows"]
+        ]
+        made.append(
+            Plan.model_construct(
+                **{
+                    "paper": "",
+                    "baseline": "ce",
+                    "measure": "accuracy",
+                    "notes": [],
+                    "command": "",
+                    **plan,
+                    "rows": rows,
+                }
+            )
+        )
     failures = {f.stem: store.failure(f.stem) or "" for f in sorted((path / "failed").glob("*.json"))}
     return Contents(made, runs, problems, failures)

@@ -13,9 +13,17 @@ from numpy.typing import NDArray
 
 from esupcon._console import count, duration, printable
 from esupcon._io import array_names, read_arrays
-from esupcon.doctor import SEVERITIES, Finding
 from esupcon.probability import Predictions
-from esupcon.report._interim import EMBEDDING_FILE, PREDICTIONS_FILE, Plan, Row, StoredRun, read_contents
+from esupcon.report._interim import (
+    EMBEDDING_FILE,
+    PREDICTIONS_FILE,
+    SEVERITIES,
+    Finding,
+    Plan,
+    Row,
+    StoredRun,
+    read_contents,
+)
 from esupcon.report.aggregate import ResultTable, result_tables
 from esupcon.report.format import dataset_title, listed, method_order, method_title
 from esupcon.report.projection import Embedding, sample

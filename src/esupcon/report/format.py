@@ -134,9 +134,9 @@ def signed(value: float, digits: int) -> str:
 
 
 def value_text(cell: Cell, measure: Measure) -> str:
-    """Return mean and deviation: `74.1 ± 0.4`; `open` for a cell without runs."""
+    """Return mean and deviation: `74.1 ± 0.4`; `open` if runs are planned, a dash if not."""
     if cell.summary is None:
-        return "open"
+        return "open" if cell.n_planned else "–"
     deviation = cell.summary.deviation
     plus_minus = "" if deviation is None else f" ± {number(deviation, measure.digits)}"
     return number(cell.summary.mean, measure.digits) + plus_minus
@@ -199,7 +199,7 @@ def legend(table: ResultTable, panel: Panel) -> list[str]:
     if any(cell.gain is not None for cell in cells):
         kind = "in per cent of it" if measure.relative else "on the same seeds"
         title = method_title(table.baseline)
-        entries.append(f"▲ ▼: difference to {title} {kind}; blue is better, red is worse.")
+        entries.append(f"▲ ▼: difference to {title} {kind}.")
     if any(cell.is_best for cell in cells):
         entries.append("● bold: best of its column.")
     if any(cell.p is not None for cell in cells):
@@ -212,6 +212,6 @@ def legend(table: ResultTable, panel: Panel) -> list[str]:
                 "Columns that give a number of samples are smaller than the paper's setting: there only the signs of "
                 "the gains can be compared."
             )
-    if any(cell.summary is None for cell in cells):
+    if any(cell.summary is None and cell.n_planned for cell in cells):
         entries.append("“open”: planned, not finished.")
     return entries

@@ -1,8 +1,8 @@
 """Write a report as HTML, Markdown, LaTeX or CSV. The first three are jinja templates in `page/`.
 
-The HTML page works offline: styles, script and data are inside. Names reach it in two ways: jinja escapes them, and the
-data of the figures is JSON without `<`, `>` and `&`, which the script shows as text. The page's policy lets only its own
-two scripts run.
+The HTML page works offline: styles, script and data are inside. Names reach it in two ways: jinja escapes them, and
+the data of the figures is JSON without `<`, `>` and `&`, which the script shows as text. The page's policy lets only
+its own two scripts run.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def _page_file(name: str) -> str:
 def _template(name: str, **options: Any) -> Any:
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - slow to import
 
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, **options)
+    whitespace = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    environment = Environment(undefined=StrictUndefined, **whitespace, **options)
     for function in (
         *(formats.value_text, formats.n_text, formats.gain_text, formats.gain_tone, formats.gain_details),
         *(formats.paper_text, formats.columns_text, formats.method_title, formats.dataset_title),

@@ -1,0 +1,203 @@
+"""Reading a store: damage costs its own entry and is named, and every file is read once."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from report_stores import Filler, Left, note_plan, row, write_run
+
+from esupcon import _io
+from esupcon.experiments.store import Store
+from esupcon.probability import Predictions
+from esupcon.report import content as content_module
+from esupcon.report.content import MOST_COLUMNS, read
+from esupcon.report.figures import sections
+from esupcon.report.write import FORMATS, render
+
+
+def test_damaged_runs_and_plans_are_left_out_and_named(store: Store, fill: Filler) -> None:
+    rows = fill({"ce": [70.0, 71.0, 72.0], "esupcon": [75.0, 76.0, 77.0]})
+    broken, changed, missing = rows[0], rows[1], rows[4]
+    (store.run_folder(broken.key) / "result.json").write_text("{")
+    path = store.run_folder(changed.key) / "result.json"
+    path.write_text(path.read_text().replace('"accuracy": 0.71', '"accuracy": 0.99'))
+    (store.run_folder(missing.key) / "result.json").unlink()
+    (store.root / "plans" / "bad.json").write_text('{"table": "x", "profile": "y", "rows": [{"key": 3}]}')
+    (store.root / "plans" / "worse.json").write_text("no")
+    content = read(store.root)
+    assert len(content.problems) == 5 and all(line.isprintable() for line in content.problems)
+    for name in (broken.key, changed.key, missing.key, "bad.json", "worse.json"):
+        assert any(name in line for line in content.problems), name
+    (table,) = content.tables
+    assert (table.n_done, table.n_planned) == (3, 6)
+    assert content.completeness == "3 of 6 planned runs are finished."
+    reasons = dict(content.unfinished)
+    assert reasons["CE on CIFAR-10, full, seed 0"].startswith("damaged: ")
+
+
+def test_failed_and_missing_runs_are_listed_with_the_reason(store: Store, fill: Filler) -> None:
+    rows = fill({"ce": [70.0, None], "esupcon": [None]})
+    store.note_failure(rows[2].key, "the loss is not finite")
+    assert read(store.root).unfinished == [
+        ("CE on CIFAR-10, full, seed 1", "not run yet"),
+        ("ESupCon on CIFAR-10, full, seed 0", "failed: the loss is not finite"),
+    ]
+
+
+def test_missing_or_empty_store_gives_one_line(tmp_path: Path, store: Store) -> None:
+    with pytest.raises((FileNotFoundError, ValueError), match="nowhere"):
+        read(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="must hold finished runs or a plan; it holds neither"):
+        read(store.root)
+
+
+def test_tables_are_selected_by_name_or_name_and_profile(whole_store: Path) -> None:
+    for name in ("imbalanced", "imbalanced-cpu"):
+        content = read(whole_store, [name])
+        assert [table.name for table in content.tables] == ["imbalanced"] and content.n_planned == len(
+            content.runs
+        ) == 6
+    with pytest.raises(ValueError, match=r"has no table noisy\. It has full"):
+        read(whole_store, ["noisy"])
+
+
+def test_sentences_have_their_numbers(store: Store, fill: Filler) -> None:
+    (one,) = fill({"ce": [None]})
+    content = read(store.root)
+    assert content.summary == "1 method (CE) on CIFAR-10, 1 seed, in 1 table."
+    assert content.completeness == "0 of 1 planned run is finished."
+    write_run(store, one)
+    assert read(store.root).completeness == "The one planned run is finished."
+    for plan in (store.root / "plans").iterdir():
+        plan.unlink()
+    content = read(store.root)
+    assert content.completeness == "1 run, none of them planned." and content.n_unplanned == 1
+
+
+def test_findings_are_grouped_most_severe_first(store: Store) -> None:
+    def finding(code: str, severity: str) -> dict[str, str]:
+        return {"code": code, "severity": severity, "message": f"{code} {severity}", "remedy": "Do this."}
+
+    rows = [row("ce", seed) for seed in range(3)]
+    note_plan(store, rows)
+    found = [finding("overfitting", "note"), finding("overfitting", "warning"), finding("imbalance", "note")]
+    for one, findings in zip(rows, (found, found[2:], [finding("collapse", "error")]), strict=True):
+        write_run(store, one, Left(findings=findings))
+    groups = read(store.root).findings
+    assert [(one.code, one.severity, len(runs)) for one, runs in groups] == [
+        ("collapse", "error", 1),
+        ("overfitting", "warning", 1),
+        ("imbalance", "note", 2),
+    ]
+
+
+# --- Files of single runs --------------------------------------------------------------------------------------------
+
+
+def predictions_with(n_classes: int) -> Predictions:
+    return Predictions(np.zeros((8, n_classes), np.float32), np.arange(8) % min(n_classes, 8))
+
+
+def damaged_file(name: str, kind: str, folder: Path) -> None:
+    z, labels, path = np.ones((9, 4), np.float16), np.zeros(9, np.int64), folder / name
+    if kind == "flipped bit":
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif kind in ("empty", "text"):
+        path.write_bytes(b"" if kind == "empty" else b"PK\x03\x04 broken")
+    elif kind == "30,000 classes":
+        predictions_with(30_000).save(path)
+    elif kind == "other shapes":
+        np.savez(path, z=z, labels=labels[:3])
+    elif kind == "not finite":
+        np.savez(path, z=np.full_like(z, np.nan), labels=labels)
+    elif kind == "negative labels":
+        np.savez(path, z=z, labels=labels - 1)
+    elif kind == "other prototypes":
+        np.savez(path, z=z, labels=labels, prototypes=np.ones((3, 9)))
+    else:
+        np.savez(path, z=z, labels=labels + 2**40)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("predictions.npz", kind) for kind in ("flipped bit", "empty", "text", "30,000 classes")),
+        *(("embedding.npz", kind) for kind in ("flipped bit", "empty", "text", "other shapes", "not finite")),
+        *(("embedding.npz", kind) for kind in ("negative labels", "other prototypes", "labels out of range")),
+    ],
+)
+def test_damaged_file_costs_its_own_entry_and_is_named(store: Store, fill: Filler, name: str, kind: str) -> None:
+    rows = fill({"ce": [70.0], "esupcon": [75.0]})
+    damaged_file(name, kind, store.run_folder(rows[0].key))
+    content = read(store.root)
+    (line,) = content.problems
+    assert str(store.run_folder(rows[0].key) / name) in line and "cannot be read and is left out" in line
+    (column,) = content.drawn
+    drawn = column.confusions if name == "predictions.npz" else column.embeddings
+    assert list(drawn) == ["esupcon"] and content.n_done == 2
+    for form in FORMATS:
+        assert form == "csv" or name.encode() in render(content, form).replace(b"\\", b"")  # CSV holds numbers only
+
+
+def test_report_of_30000_classes_needs_little_memory(store: Store) -> None:
+    one = row("ce", 0)
+    note_plan(store, [one])
+    folder = write_run(store, one, Left(classes=[f"c{k}" for k in range(30_000)], n_test=8, embedding=False))
+    predictions_with(30_000).save(folder / "predictions.npz")
+    content = read(store.root)
+    assert content.problems == []
+    (section,) = [section for section in sections(content) if section.key == "confusion"]
+    (trace,) = section.options[0].cards[0].figure["data"]
+    assert len(trace["z"]) == 20 and len(trace["z"][0]) == 21
+
+
+def test_every_file_is_read_once(store: Store, fill: Filler, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill({"ce": [70.0, 71.0], "esupcon": [75.0, 76.0]})
+    opened: Counter[str] = Counter()
+    original = _io.read_arrays
+
+    def counting(path: Path, names: Any) -> Any:
+        opened[str(path)] += 1
+        return original(path, names)
+
+    monkeypatch.setattr(content_module, "read_arrays", counting)
+    render(read(store.root), "html")
+    assert len(opened) == 2 and set(opened.values()) == {1}
+
+
+# --- Which runs are drawn --------------------------------------------------------------------------------------------
+
+
+def test_drawn_runs_have_the_seed_that_most_methods_have(store: Store, fill: Filler) -> None:
+    fill({"ce": [None, 70.0], "esupcon": [75.0, 76.0], "spce": [None, None]})
+    (column,) = read(store.root).drawn
+    assert column.seed == 1 and set(column.runs) == {"ce", "esupcon"}
+    assert column.note == "Runs of seed 1. SPCE not finished."
+
+
+def test_large_store_is_drawn_in_part(store: Store) -> None:
+    rows = [row("ce", 0, table=f"t{t}", setting=f"N={n}{t}") for t in range(2) for n in range(20)]
+    source = write_run(store, rows[0], Left(n_test=12))
+    for one in rows[1:]:
+        write_run(store, one, replace(Left(n_test=12), predictions=False, embedding=False))
+        shutil.copy(source / "embedding.npz", store.run_folder(one.key) / "embedding.npz")
+    for t in range(2):
+        note_plan(store, [one for one in rows if one.table == f"t{t}"])
+    content = read(store.root)
+    assert len(content.drawn) == MOST_COLUMNS and content.n_not_drawn == 40 - MOST_COLUMNS
+    assert {column.table.name for column in content.drawn} == {"t0", "t1"}, "every table has its turn"
+    (maps,) = [section for section in sections(content) if section.key == "embedding"]
+    assert len(maps.options) == 4 and "8 others are left out" in maps.options[-1].note
+
+
+def test_columns_with_the_same_runs_are_drawn_once(whole_store: Path) -> None:
+    labels = [column.label for column in read(whole_store).drawn]
+    assert "Fully labelled: CIFAR-10, N=2K" in labels and not any("Calibration" in label for label in labels)
