@@ -64,7 +64,7 @@ def peak_megabytes(run: StoredRun) -> float | None:
     provenance = run.result.provenance
     if provenance.reused_seconds or provenance.peak_memory_bytes is None:
         return None
-    return provenance.peak_memory_bytes / 2**20
+    return float(provenance.peak_memory_bytes) / 2**20
 
 
 def _accuracy(figures: Any) -> float | None:

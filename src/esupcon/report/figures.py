@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from esupcon._console import printable
+from esupcon.report._interim import StoredRun
 from esupcon.report.aggregate import (
     STEP,
     Panel,
     ResultTable,
-    StoredRun,
     Summary,
     peak_megabytes,
     step_milliseconds,
@@ -689,7 +689,7 @@ def _confusion_figure(given: Confusion, classes: Sequence[str]) -> Figure:
         wrong = given.labels != given.predicted
         errors = sum(np.bincount(one[wrong], minlength=k) for one in (given.labels, given.predicted))
         shown = np.sort(np.argsort(-errors, kind="stable")[:WORST_CLASSES])
-        names = [classes[i] for i in shown]
+        names = [classes[i] for i in shown.tolist()]
     n, place = len(shown), np.full(k, -1)
     place[shown] = np.arange(n)
     true, predicted = place[given.labels], place[given.predicted]

@@ -82,8 +82,8 @@ def _page_file(name: str) -> str:
 def _template(name: str, **options: Any) -> Any:
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - slow to import
 
-    whitespace = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    environment = Environment(undefined=StrictUndefined, **whitespace, **options)
+    options |= {"undefined": StrictUndefined, "keep_trailing_newline": True}
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, **options)
     for function in (
         *(formats.value_text, formats.n_text, formats.gain_text, formats.gain_tone, formats.gain_details),
         *(formats.paper_text, formats.columns_text, formats.method_title, formats.dataset_title),
@@ -124,7 +124,7 @@ def _csv(content: Content) -> str:
                     names = [table.name, table.profile, panel.measure.key, panel.measure.unit, column.dataset]
                     names += [column.setting, column.reduced or "", method, table.baseline]
                     summary, gain = cell.summary, cell.gain
-                    numbers = [summary.n if summary else 0, cell.n_planned]
+                    numbers: list[float | None] = [summary.n if summary else 0, cell.n_planned]
                     numbers += [summary.mean, summary.deviation] if summary else [None, None]
                     numbers += [gain.mean, gain.deviation, gain.n] if gain else [None, None, 0]
                     numbers += [cell.p, int(cell.is_best), cell.paper, cell.paper_gain]

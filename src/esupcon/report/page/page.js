@@ -84,7 +84,7 @@
     const { options, hint } = figures[section.id];
     const option = options[index];
     box.replaceChildren();
-    box.classList.toggle("few", option.cards.length < 4);
+    box.classList.toggle("few", option.cards.length < 3);
     for (const card of option.cards) {
       const figure = document.createElement("figure");
       const caption = document.createElement("figcaption");
