@@ -13,7 +13,7 @@ from esupcon.models import Network, ProjectionHead, build_network
 
 
 class Counting(nn.Module):
-    """Twice its input, and how often it was asked."""
+    """Returns twice its input and counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ NAMES = ("embedding", "projection", "logits")
 
 
 @pytest.mark.parametrize("names", [c for size in range(4) for c in combinations(NAMES, size)])
-def test_outputs_computes_each_part_once_and_nothing_unasked(names: tuple[str, ...]) -> None:
+def test_outputs_computes_each_part_once_and_nothing_else(names: tuple[str, ...]) -> None:
     network = counting_network()
     x = torch.randn(3, 2)
     found = network.outputs(x, names)
@@ -59,7 +59,7 @@ def test_forward_and_embed_agree_with_outputs() -> None:
     assert found["projection"].shape == (6, 5)
 
 
-def test_projection_without_projector_is_refused_before_any_work() -> None:
+def test_projection_without_projector_is_refused_before_the_encoder_runs() -> None:
     network = counting_network(projector=False)
     with pytest.raises(ValueError, match=r"no projector.*projection_dim=128"):
         network.outputs(torch.ones(1, 2), ("embedding", "projection"))
@@ -81,8 +81,8 @@ def test_projection_head_is_fc_relu_fc() -> None:
     assert ProjectionHead(6)(z).shape == (4, 128)
 
 
-def test_projector_leaves_the_embedding_as_it_is() -> None:
-    """The activation works in place: on the projector's own values only."""
+def test_projector_does_not_change_the_embedding() -> None:
+    """The activation works in place, on the projector's own values only."""
     network = build_network(encoder="identity", input_shape=(4,), n_classes=2, projection_dim=8)
     x = torch.randn(5, 4)
     kept = x.clone()

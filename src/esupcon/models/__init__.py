@@ -1,8 +1,8 @@
-"""Networks: an encoder, a classifier on its embedding, and a projector beside it."""
+"""Networks: an encoder, a head on its embedding, and a projector beside it."""
 
-from esupcon.models.build import build_encoder, build_network, resolve_spec
-from esupcon.models.mlp import MLP
-from esupcon.models.network import Network, ProjectionHead
-from esupcon.models.resnet import ResNet
+from esupcon.models.encoders import MLP, ResNet, build_encoder, resolve_encoder
+from esupcon.models.network import Network, ProjectionHead, build_network
 
-__all__ = ["MLP", "Network", "ProjectionHead", "ResNet", "build_encoder", "build_network", "resolve_spec"]
+resolve_spec = resolve_encoder  # old name, to be deleted when nothing imports it
+
+__all__ = ["MLP", "Network", "ProjectionHead", "ResNet", "build_encoder", "build_network", "resolve_encoder"]

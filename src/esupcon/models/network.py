@@ -1,18 +1,21 @@
-"""What is trained and shipped: an encoder, a classifier on its embedding, and perhaps a projector beside it."""
+"""The network that is trained and saved: an encoder, a head on its embedding, and an optional projector beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from torch import Tensor, nn
 
-__all__ = ["OUTPUTS", "Network", "ProjectionHead"]
+from esupcon.functional import check_choice
+from esupcon.heads import LinearHead, PrototypeHead
+from esupcon.models.encoders import build_encoder, embedding_dim
 
 OUTPUTS = ("embedding", "projection", "logits")
 
 
 class ProjectionHead(nn.Sequential):
-    """W2 relu(W1 z + b1) + b2: dim -> dim -> out_dim, the space contrastive losses may be taken in."""
+    """W2 relu(W1 z + b1) + b2: dim -> dim -> out_dim. Contrastive losses can be computed on its output."""
 
     def __init__(self, dim: int, out_dim: int = 128) -> None:
         super().__init__(nn.Linear(dim, dim), nn.ReLU(inplace=True), nn.Linear(dim, out_dim))
@@ -23,7 +26,7 @@ class ProjectionHead(nn.Sequential):
 class Network(nn.Module):
     """embedding = encoder(x), logits = head(embedding), projection = projector(embedding).
 
-    Head and projector stand side by side on the embedding; the projector serves training alone.
+    The projector is used in training only.
     """
 
     def __init__(self, encoder: nn.Module, head: nn.Module, projector: nn.Module | None = None) -> None:
@@ -33,17 +36,17 @@ class Network(nn.Module):
         self.projector = projector
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits."""
+        """Return the logits."""
         logits: Tensor = self.head(self.encoder(x))
         return logits
 
     def embed(self, x: Tensor) -> Tensor:
-        """The embedding, as the encoder gives it: not normalised."""
+        """Return the embedding as the encoder computes it: not normalised."""
         embedding: Tensor = self.encoder(x)
         return embedding
 
     def outputs(self, x: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
-        """What is named, among embedding, projection and logits; the encoder runs once, the rest when asked for."""
+        """Return the named outputs among embedding, projection and logits. The encoder runs once."""
         wanted = tuple(names)
         for name in wanted:
             if name not in OUTPUTS:
@@ -60,3 +63,40 @@ class Network(nn.Module):
         if "logits" in wanted:
             found["logits"] = self.head(found["embedding"])
         return {name: found[name] for name in wanted}
+
+
+def build_network(
+    *,
+    encoder: str | nn.Module,
+    input_shape: tuple[int, ...],
+    n_classes: int,
+    head: Literal["linear", "prototype"] = "prototype",
+    projection_dim: int | None = None,
+    temperature: float = 0.1,
+) -> Network:
+    """Return an encoder with a head and, with a ``projection_dim``, a projector.
+
+    ``encoder`` and ``input_shape`` are as in `build_encoder`; ``temperature`` is that of a prototype head.
+    """
+    built = build_encoder(encoder, input_shape=input_shape)
+    dim = embedding_dim(built)
+    # The projector is drawn before the head, so that the parts SupCon trains start equal under every head.
+    projector = build_projector(dim=dim, projection_dim=projection_dim)
+    return Network(built, build_head(head, dim=dim, n_classes=n_classes, temperature=temperature), projector)
+
+
+def build_head(
+    kind: Literal["linear", "prototype"], *, dim: int, n_classes: int, temperature: float = 0.1
+) -> LinearHead | PrototypeHead:
+    check_choice("head", kind, ("linear", "prototype"))
+    if n_classes < 2:
+        raise ValueError(f"n_classes must be at least 2; got {n_classes!r}. A classifier needs two classes.")
+    return LinearHead(dim, n_classes) if kind == "linear" else PrototypeHead(dim, n_classes, temperature)
+
+
+def build_projector(*, dim: int, projection_dim: int | None) -> ProjectionHead | None:
+    if projection_dim is None:
+        return None
+    if projection_dim < 1:
+        raise ValueError(f"projection_dim must be at least 1, or None for no projector; got {projection_dim!r}.")
+    return ProjectionHead(dim, projection_dim)

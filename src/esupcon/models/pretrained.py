@@ -1,4 +1,4 @@
-"""`timm:NAME`: an architecture of the timm library, untrained; timm is imported when one is asked for."""
+"""Architectures of the timm library as encoders: `timm:NAME`. timm is imported when one is used."""
 
 from __future__ import annotations
 
@@ -8,25 +8,21 @@ from types import ModuleType
 
 from torch import nn
 
-from esupcon.models.custom import CustomEncoder, embedding_width
 
-__all__ = ["timm_encoder"]
+def timm_module(name: str, input_shape: tuple[int, ...]) -> nn.Module:
+    """Return the architecture without its classifier, for images of this shape, with random weights.
 
-
-def timm_encoder(name: str, input_shape: tuple[int, int, int]) -> CustomEncoder:
-    """The architecture without its classifier, for images of this shape, with random weights.
-
-    Nothing is ever downloaded. For pretrained weights make the model with
+    Nothing is downloaded. For pretrained weights create the model with
     ``timm.create_model(name, pretrained=True, num_classes=0)`` and pass it as the encoder.
     """
-    timm = _timm()
+    timm = _import_timm()
     # The name before a dot is the architecture, after it the tag of pretrained weights. Anything else, such as
-    # a place on a hub, would be fetched.
+    # a path on a hub, would be downloaded.
     architecture = name.partition(".")[0]
     if not timm.is_model(architecture):
         close = difflib.get_close_matches(architecture, timm.list_models(), n=3, cutoff=0.5)
         remedy = f" Did you mean {' or '.join(f'timm:{match}' for match in close)}?" if close else ""
-        raise ValueError(f"timm has no architecture {name!r}.{remedy} timm.list_models() names them all.")
+        raise ValueError(f"timm has no architecture {name!r}.{remedy} timm.list_models() lists all.")
     channels, height, width = input_shape
     options: dict[str, object] = {"pretrained": False, "num_classes": 0, "in_chans": channels}
     if getattr(timm.get_pretrained_cfg(architecture), "fixed_input_size", False):
@@ -36,13 +32,13 @@ def timm_encoder(name: str, input_shape: tuple[int, int, int]) -> CustomEncoder:
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"timm could not make {architecture} for images of shape {input_shape} ({reason}). "
+            f"timm could not create {architecture} for images of shape {input_shape} ({reason}). "
             "Choose an architecture for this image size, or resize the images."
         ) from error
-    return CustomEncoder(module, embedding_width(module, input_shape))
+    return module
 
 
-def _timm() -> ModuleType:
+def _import_timm() -> ModuleType:
     try:
         return import_module("timm")
     except ModuleNotFoundError as error:
@@ -57,5 +53,5 @@ def _timm() -> ModuleType:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"timm is installed but cannot be imported ({type(error).__name__}: {reason}). "
-            "Most often torchvision does not fit torch; install the pair that pytorch.org names."
+            "Often torchvision does not match torch; install a pair of versions listed on pytorch.org."
         ) from error

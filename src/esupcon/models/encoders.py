@@ -1,0 +1,329 @@
+"""Encoders: ResNets for images, MLPs for tables, precomputed embeddings, modules of the user, and their names."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from esupcon.functional import check_choice
+from esupcon.models.pretrained import timm_module
+
+Stem = Literal["32x32", "224x224"]
+
+#: Images with no side above this keep their resolution in the stem; larger ones are reduced four times.
+LARGEST_FOR_SMALL_STEM = 64
+#: Images up to this many pixels, such as scikit-learn's digits, need only a small network.
+SMALLEST_IMAGES = 12
+#: Channels of the first stage in the published ResNets.
+PUBLISHED_WIDTH = 64
+# Far above what is in use: a typing error gives a message instead of filling the memory.
+MAX_WIDTH = 4096
+MAX_HIDDEN = 65_536
+MAX_LAYERS = 64
+
+
+class _BasicBlock(nn.Module):
+    """relu(x + bn(conv3x3(relu(bn(conv3x3(x)))))), as wide as its `channels`."""
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _convolution(in_channels, channels, 3, stride)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = _convolution(channels, channels, 3)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut = _shortcut(in_channels, channels, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        out: Tensor = self.relu(y + self.shortcut(x))
+        return out
+
+
+class _Bottleneck(nn.Module):
+    """1x1 down to `channels`, 3x3, 1x1 up to 4 `channels`; the stride is in the 3x3, as in current versions."""
+
+    expansion = 4
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        out_channels = self.expansion * channels
+        self.conv1 = _convolution(in_channels, channels, 1)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = _convolution(channels, channels, 3, stride)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = _convolution(channels, out_channels, 1)
+        self.bn3 = nn.BatchNorm2d(out_channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut = _shortcut(in_channels, out_channels, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        out: Tensor = self.relu(y + self.shortcut(x))
+        return out
+
+
+class _Layout(NamedTuple):
+    block: type[_BasicBlock] | type[_Bottleneck]
+    blocks: tuple[int, int, int, int]
+
+
+# 18, 34 and 50 as published by He et al.; 10 and 14 are the usual shorter ones, with basic blocks.
+_LAYOUTS = {
+    10: _Layout(_BasicBlock, (1, 1, 1, 1)),
+    14: _Layout(_BasicBlock, (2, 2, 1, 1)),
+    18: _Layout(_BasicBlock, (2, 2, 2, 2)),
+    34: _Layout(_BasicBlock, (3, 4, 6, 3)),
+    50: _Layout(_Bottleneck, (3, 4, 6, 3)),
+}
+
+
+class ResNet(nn.Module):
+    """A residual network without its classifier: (n, in_channels, H, W) -> (n, dim).
+
+    The four stages have ``width``, 2, 4 and 8 ``width`` channels, and ``dim`` is that of the last: 8 ``width`` for
+    depths 10, 14, 18 and 34, and 32 ``width`` for 50. Stem ``"32x32"`` is one 3x3 convolution of stride 1;
+    ``"224x224"`` is the published 7x7 of stride 2 and 3x3 max-pooling of stride 2.
+    """
+
+    def __init__(
+        self, depth: int = 18, *, width: int = PUBLISHED_WIDTH, in_channels: int = 3, stem: Stem = "32x32"
+    ) -> None:
+        super().__init__()
+        if depth not in _LAYOUTS:
+            raise ValueError(f"depth must be one of {', '.join(map(str, _LAYOUTS))}; got {depth!r}.")
+        if not 1 <= width <= MAX_WIDTH:
+            raise ValueError(
+                f"width must be 1 to {MAX_WIDTH} channels in the first stage; got {width}. "
+                f"The published width is {PUBLISHED_WIDTH}."
+            )
+        check_choice("stem", stem, ("32x32", "224x224"))
+        size, stride = (3, 1) if stem == "32x32" else (7, 2)
+        self.stem = nn.Sequential(
+            _convolution(in_channels, width, size, stride), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+        )
+        if stem == "224x224":
+            self.stem.append(nn.MaxPool2d(3, stride=2, padding=1))
+        block, blocks = _LAYOUTS[depth]
+        self.stages = nn.Sequential()
+        channels = width
+        for stage, n_blocks in enumerate(blocks):
+            chain = nn.Sequential()
+            for index in range(n_blocks):
+                halves = stage > 0 and index == 0
+                chain.append(block(channels, width * 2**stage, stride=2 if halves else 1))
+                channels = width * 2**stage * block.expansion
+            self.stages.append(chain)
+        self.dim = channels
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled: Tensor = self.stages(self.stem(x)).mean(dim=(2, 3))
+        return pooled
+
+
+def _convolution(in_channels: int, out_channels: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """Return a convolution without bias: the batch norm after it has one."""
+    return nn.Conv2d(in_channels, out_channels, size, stride, padding=size // 2, bias=False)
+
+
+def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    if stride == 1 and in_channels == out_channels:
+        return nn.Identity()
+    return nn.Sequential(_convolution(in_channels, out_channels, 1, stride), nn.BatchNorm2d(out_channels))
+
+
+class MLP(nn.Module):
+    """`layers` times relu(norm(W x + b)), each `hidden` wide: (n, in_features) -> (n, hidden).
+
+    It uses layer norm, over the features of one row: tables are small, and batch statistics of a few rows are noisy.
+    Inputs of more dimensions are flattened.
+    """
+
+    def __init__(self, in_features: int, *, hidden: int = 256, layers: int = 2) -> None:
+        super().__init__()
+        for name, value, most in (("hidden", hidden, MAX_HIDDEN), ("layers", layers, MAX_LAYERS)):
+            if not 1 <= value <= most:
+                raise ValueError(f"{name} must be 1 to {most}; got {value}. Two layers of 256 suit most tables.")
+        self.in_features = in_features
+        self.dim = hidden
+        self.layers = nn.Sequential()
+        for index in range(layers):
+            # Linear's default random biases matter: with zero biases only the direction of a row would pass the
+            # norm, and a class at the centre of the data could not be separated.
+            self.layers.append(nn.Linear(hidden if index else in_features, hidden))
+            self.layers.append(nn.LayerNorm(hidden))
+            self.layers.append(nn.ReLU(inplace=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        embedding: Tensor = self.layers(x.flatten(1))
+        return embedding
+
+
+class PrecomputedEmbedding(nn.Module):
+    """Return rows unchanged, (n, dim) -> (n, dim): only the head is trained."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+class CustomEncoder(nn.Module):
+    """A module of the user with the width `dim` of its output. The module itself is trained, not a copy."""
+
+    def __init__(self, module: nn.Module, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.module = module
+        self.dim = embedding_width(module, input_shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        embedding: Tensor = self.module(x)
+        return embedding
+
+
+def embedding_width(module: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """Return d of (2, *input_shape) -> (2, d), found by a dry run in evaluation mode that changes nothing."""
+    name = type(module).__name__
+    tensors = [*module.parameters(), *module.buffers()]
+    if any(is_lazy(tensor) for tensor in tensors):
+        raise ValueError(
+            f"encoder {name} has lazy layers whose shapes are not known yet. Run it once on a batch of shape "
+            f"{(2, *input_shape)} before passing it."
+        )
+    like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0))
+    batch = torch.zeros(2, *input_shape, device=like.device, dtype=like.dtype)
+    expected = f"encoder {name} must map a batch of shape {tuple(batch.shape)} to (2, dim)"
+    try:
+        with _restore_after(module, like.device), torch.no_grad():
+            out = module(batch)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{expected}; it raised {type(error).__name__} ({reason}). Check it against the shape of your data."
+        ) from error
+    if not isinstance(out, Tensor):
+        raise ValueError(  # noqa: TRY004 - every mistake at the public edge is a ValueError
+            f"{expected}; it returned {type(out).__name__}. Wrap it so that forward returns the pooled features."
+        )
+    if out.ndim != 2 or len(out) != 2 or out.shape[1] == 0 or not out.is_floating_point():
+        remedy = "Pool and flatten its output, as in nn.Sequential(module, nn.AdaptiveAvgPool2d(1), nn.Flatten())."
+        raise ValueError(f"{expected}; it returned {out.dtype} of shape {tuple(out.shape)}. {remedy}")
+    return int(out.shape[1])
+
+
+@contextmanager
+def _restore_after(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """Put the module into evaluation mode; afterwards restore its modes, its buffers and the random state."""
+    modes = [(part, part.training) for part in module.modules()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        module.eval()
+        try:
+            yield
+        finally:
+            for part, training in modes:
+                part.training = training
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+
+
+_NAMES = ("auto", *(f"resnet{depth}" for depth in _LAYOUTS), "mlp", "identity")
+_KNOWN = f"{', '.join(_NAMES)} (resnets with -wN for another width, mlp-HxL for L layers of H), timm:NAME"
+
+
+def resolve_encoder(spec: str, input_shape: tuple[int, ...]) -> str:
+    """Return the encoder that `auto` means for data of this shape; any other spec unchanged.
+
+    A table gets `mlp`, images up to 12 pixels `resnet10-w16`, all others `resnet18`.
+    """
+    shape = _checked_shape(input_shape)
+    if spec != "auto":
+        return spec
+    if len(shape) == 1:
+        return "mlp"
+    return "resnet10-w16" if max(shape[1:]) <= SMALLEST_IMAGES else "resnet18"
+
+
+def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...]) -> nn.Module:
+    """Return an encoder of batches (n, *input_shape) to (n, dim), with the attribute `dim`.
+
+    ``input_shape`` is (C, H, W) of images or (d,) of a table. ``spec`` is one of
+
+    - ``resnet10``, ``resnet14``, ``resnet18``, ``resnet34``, ``resnet50``; with ``-wN`` for N channels in the
+      first stage instead of 64. Images up to 64 pixels keep their resolution in the stem (see `ResNet`).
+    - ``mlp`` or ``mlp-HxL`` for L layers of width H, by default 256x2; ``identity`` for rows that are
+      embeddings already;
+    - ``timm:NAME``, untrained, if timm is installed;
+    - ``auto``: see `resolve_encoder`;
+    - a module of your own that maps a batch to (n, dim). `dim` is found by a dry run on two rows.
+    """
+    shape = _checked_shape(input_shape)
+    if isinstance(spec, ResNet | MLP | PrecomputedEmbedding | CustomEncoder):
+        embedding_width(spec, shape)  # raises if the data do not fit
+        return spec
+    if isinstance(spec, nn.Module):
+        return CustomEncoder(spec, shape)
+    if not isinstance(spec, str):
+        raise ValueError(  # noqa: TRY004 - every mistake at the public edge is a ValueError
+            f"an encoder is a name or an nn.Module; got {type(spec).__name__}. Known names: {_KNOWN}."
+        )
+    name = resolve_encoder(spec, shape)
+    if match := re.fullmatch(r"mlp(?:-([0-9]{1,9})x([0-9]{1,9}))?", name):
+        hidden, layers = match.groups()
+        sizes = {} if hidden is None else {"hidden": int(hidden), "layers": int(layers)}
+        return MLP(math.prod(shape), **sizes)
+    if name == "identity":
+        if len(shape) != 1:
+            raise ValueError(
+                f"encoder 'identity' takes rows that are embeddings already, of shape (d,); the data has shape "
+                f"{shape}. Use 'auto', or compute the embeddings first."
+            )
+        return PrecomputedEmbedding(shape[0])
+    resnet = re.fullmatch(r"resnet([0-9]{1,9})(?:-w([0-9]{1,9}))?", name)
+    if not name.startswith("timm:") and (resnet is None or int(resnet[1]) not in _LAYOUTS):
+        close = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)[0]
+        raise ValueError(f"unknown encoder {name!r}; the closest known is {close!r}. Known: {_KNOWN}.")
+    if len(shape) != 3:
+        raise ValueError(
+            f"encoder {name!r} takes images (C, H, W); the data has shape {shape}. Use 'mlp' or 'identity' for tables."
+        )
+    if resnet is None:
+        return CustomEncoder(timm_module(name.removeprefix("timm:"), shape), shape)
+    stem: Stem = "32x32" if max(shape[1:]) <= LARGEST_FOR_SMALL_STEM else "224x224"
+    return ResNet(int(resnet[1]), width=int(resnet[2] or PUBLISHED_WIDTH), in_channels=shape[0], stem=stem)
+
+
+def embedding_dim(encoder: nn.Module) -> int:
+    """Return the width of the output of an encoder from `build_encoder`."""
+    dim = encoder.dim
+    assert isinstance(dim, int)
+    return dim
+
+
+def _checked_shape(input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    shape = tuple(input_shape)
+    if len(shape) not in (1, 3) or any(side < 1 for side in shape):
+        raise ValueError(f"input_shape is (C, H, W) of images or (d,) of a table, without the batch; got {shape}.")
+    return shape

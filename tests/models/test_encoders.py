@@ -1,0 +1,420 @@
+"""Encoders: architectures against their definitions, names, and modules of the user."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from esupcon.models import MLP, ResNet, build_encoder, build_network, resolve_encoder
+
+IMAGE, TABLE = (3, 32, 32), (10,)
+# Parameters with a classifier of 1,000 classes, as published: 18, 34 and 50 by torchvision, 10 and 14 and the
+# narrow 18s by pytorchcv.
+PUBLISHED = {10: 5_418_792, 14: 5_788_200, 18: 11_689_512, 34: 21_797_672, 50: 25_557_032}
+PUBLISHED_NARROW = {16: 831_096, 32: 3_055_880}
+BLOCKS = {10: (1, 1, 1, 1), 14: (2, 2, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def on_meta(depth: int, **options: object) -> ResNet:
+    """Shapes without memory."""
+    with torch.device("meta"):
+        return ResNet(depth, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "published"),
+    [*((depth, 64, n) for depth, n in PUBLISHED.items()), *((18, width, n) for width, n in PUBLISHED_NARROW.items())],
+)
+def test_resnet_has_the_published_number_of_parameters(depth: int, width: int, published: int) -> None:
+    network = on_meta(depth, width=width, stem="224x224")
+    assert network.dim == width * (32 if depth == 50 else 8)
+    assert count(network) + 1000 * network.dim + 1000 == published
+
+
+@pytest.mark.parametrize(
+    ("stem", "image", "sides"),
+    [
+        ("224x224", 224, (56, 56, 28, 14, 7)),
+        ("32x32", 32, (32, 32, 16, 8, 4)),
+        ("32x32", 8, (8, 8, 4, 2, 1)),
+        ("32x32", 1, (1, 1, 1, 1, 1)),
+    ],
+)
+@pytest.mark.parametrize("depth", PUBLISHED)
+def test_shapes_of_every_resnet_stage(depth: int, stem: str, image: int, sides: tuple[int, ...]) -> None:
+    network = on_meta(depth, stem=stem)
+    expansion = 4 if depth == 50 else 1
+    x = network.stem(torch.empty(2, 3, image, image, device="meta"))
+    assert x.shape == (2, 64, sides[0], sides[0])
+    for stage, side, channels in zip(network.stages, sides[1:], (64, 128, 256, 512), strict=True):
+        x = stage(x)
+        assert x.shape == (2, channels * expansion, side, side)
+
+
+def resnet_forward(weights: dict[str, Tensor], x: Tensor, depth: int, stem: str) -> Tensor:
+    """The architecture as the paper draws it, in evaluation mode, written with functions only."""
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        mean, var = weights[f"{name}.running_mean"], weights[f"{name}.running_var"]
+        scaled = (x - mean[:, None, None]) / (var[:, None, None] + 1e-5).sqrt()
+        return scaled * weights[f"{name}.weight"][:, None, None] + weights[f"{name}.bias"][:, None, None]
+
+    def convolve(name: str, x: Tensor, stride: int = 1) -> Tensor:
+        kernel = weights[f"{name}.weight"]
+        return F.conv2d(x, kernel, stride=stride, padding=(kernel.shape[-1] - 1) // 2)
+
+    x = norm("stem.1", convolve("stem.0", x, 2 if stem == "224x224" else 1)).clamp(min=0)
+    if stem == "224x224":
+        x = F.max_pool2d(x, 3, 2, 1)
+    for stage, n_blocks in enumerate(BLOCKS[depth]):
+        for block in range(n_blocks):
+            at = f"stages.{stage}.{block}"
+            strides = [2 if stage > 0 and block == 0 else 1, 1]
+            if depth == 50:
+                strides = [1, *strides]
+            y = x
+            for index, stride in enumerate(strides, 1):
+                y = norm(f"{at}.bn{index}", convolve(f"{at}.conv{index}", y, stride))
+                y = y if index == len(strides) else y.clamp(min=0)
+            if y.shape != x.shape:
+                x = norm(f"{at}.shortcut.1", convolve(f"{at}.shortcut.0", x, max(strides)))
+            x = (x + y).clamp(min=0)
+    return x.flatten(2).mean(dim=2)
+
+
+@pytest.mark.parametrize("stem", ["32x32", "224x224"])
+@pytest.mark.parametrize("depth", PUBLISHED)
+def test_resnet_forward_is_the_definition(depth: int, stem: str) -> None:
+    network = ResNet(depth, width=4, stem=stem).double().eval()  # type: ignore[arg-type]
+    for name, value in network.state_dict().items():
+        if value.is_floating_point() and "conv" not in name:
+            value.uniform_(0.5, 1.5)  # norms that change their input
+    x = torch.randn(3, 3, 20, 20, dtype=torch.float64)
+    expected = resnet_forward(dict(network.state_dict()), x, depth, stem)
+    assert (expected.std(dim=0) > 0).float().mean() > 0.5  # not a dead network
+    assert_close(network(x), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("depth", [18, 50])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_gradients_reach_every_resnet_parameter(depth: int, channels: int) -> None:
+    network = ResNet(depth, width=4, in_channels=channels)
+    network(torch.randn(8, channels, 16, 16)).square().sum().backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_resnet_in_evaluation_mode_keeps_statistics_and_treats_rows_alone() -> None:
+    network = ResNet(10, width=4).eval()
+    x = torch.randn(4, 3, 8, 8)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    assert_close(network(x)[:1], network(x[:1]))
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    network.train()(x)
+    assert any(not torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_resnet_convolutions_start_with_kaiming_variance() -> None:
+    for name, module in ResNet(18).named_modules():
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.out_channels * module.kernel_size[0] ** 2
+            assert module.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.1), name
+
+
+def test_resnet_in_channels_last_format_gives_the_same() -> None:
+    network = ResNet(14, width=8).eval()
+    x = torch.randn(4, 3, 16, 16)
+    expected = network(x)
+    network = network.to(memory_format=torch.channels_last)
+    assert_close(network(x.to(memory_format=torch.channels_last)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_mlp_forward_is_the_definition() -> None:
+    network = MLP(6, hidden=7, layers=3).double()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    parameters, expected = list(network.parameters()), x
+    for weight, bias, gain, shift in zip(*(parameters[i::4] for i in range(4)), strict=True):
+        expected = expected @ weight.T + bias
+        centred = expected - expected.mean(dim=1, keepdim=True)
+        expected = centred / (centred.square().mean(dim=1, keepdim=True) + 1e-5).sqrt() * gain + shift
+        expected = expected.clamp(min=0)
+    assert_close(network(x), expected)
+    assert_close(network(x.view(4, 1, 2, 3)), expected)  # more dimensions are flattened
+    assert_close(network.train()(x[:1]), expected[:1])  # a row does not depend on its batch, also in training
+
+
+def test_mlp_sees_the_length_of_a_row_from_the_start() -> None:
+    """Norms and cosines drop scale; without random biases rows of one direction would have one embedding."""
+    network, x = MLP(4), torch.randn(32, 4)
+    assert F.cosine_similarity(network(x), network(0.1 * x)).mean() < 0.9
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "dim"),
+    [
+        ("resnet10", IMAGE, 512),
+        ("resnet14-w8", IMAGE, 64),
+        ("resnet18-w16", (1, 8, 8), 128),
+        ("resnet50-w4", IMAGE, 128),
+        ("mlp", TABLE, 256),
+        ("mlp-32x3", TABLE, 32),
+        ("mlp-32x1", IMAGE, 32),
+        ("identity", TABLE, 10),
+    ],
+)
+def test_encoder_by_name(spec: str, shape: tuple[int, ...], dim: int) -> None:
+    encoder = build_encoder(spec, input_shape=shape).eval()
+    x = torch.randn(2, *shape)
+    assert encoder.dim == dim
+    assert encoder(x).shape == (2, dim)
+    assert spec != "identity" or torch.equal(encoder(x), x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "reduces"), [((3, 64, 64), False), ((3, 65, 65), True), ((1, 8, 65), True), ((1, 65, 8), True)]
+)
+def test_stem_depends_on_the_longer_side(shape: tuple[int, int, int], reduces: bool) -> None:
+    encoder = build_encoder("resnet10-w4", input_shape=shape)
+    assert any(isinstance(module, nn.MaxPool2d) for module in encoder.modules()) is reduces
+    assert encoder(torch.randn(2, *shape)).shape == (2, 32)
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec"),
+    [
+        (TABLE, "mlp"),
+        ((1, 8, 8), "resnet10-w16"),
+        ((3, 12, 12), "resnet10-w16"),
+        ((3, 12, 13), "resnet18"),
+        ((3, 224, 224), "resnet18"),
+    ],
+)
+def test_auto_depends_on_the_shape(shape: tuple[int, ...], spec: str) -> None:
+    assert resolve_encoder("auto", shape) == resolve_encoder(spec, shape) == spec
+    with torch.device("meta"):
+        found, expected = (build_encoder(name, input_shape=shape) for name in ("auto", spec))
+    assert [p.shape for p in found.parameters()] == [p.shape for p in expected.parameters()]
+
+
+@settings(max_examples=40)
+@given(depth=st.sampled_from([10, 14, 18, 34, 50]), width=st.integers(1, 4096), layers=st.integers(1, 64))
+def test_every_width_and_length_can_be_built(depth: int, width: int, layers: int) -> None:
+    with torch.device("meta"):
+        resnet = build_encoder(f"resnet{depth}-w{width}", input_shape=IMAGE)
+        mlp = build_encoder(f"mlp-{width}x{layers}", input_shape=TABLE)
+    assert isinstance(resnet, ResNet)
+    assert resnet.dim == width * (32 if depth == 50 else 8)
+    assert [m.in_features for m in mlp.modules() if isinstance(m, nn.Linear)] == [10, *[width] * (layers - 1)]
+
+
+@given(st.text(max_size=30))
+def test_any_other_text_is_refused_in_one_line(spec: str) -> None:
+    try:
+        with torch.device("meta"):
+            build_encoder(spec, input_shape=IMAGE)
+    except ValueError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "message"),
+    [
+        ("resnet20", IMAGE, "unknown encoder 'resnet20'; the closest known is 'resnet"),
+        ("resent18", IMAGE, "the closest known is 'resnet18'. Known: auto, resnet10, .*mlp.*identity.*timm:NAME"),
+        ("resnet18-w", IMAGE, "unknown encoder"),
+        ("resnet18-32", IMAGE, "unknown encoder"),
+        ("ResNet18", IMAGE, "the closest known is 'resnet18'"),
+        ("mlp-256", TABLE, "the closest known is 'mlp'"),
+        ("", TABLE, "unknown encoder ''"),
+        ("resnet18-w0", IMAGE, "width must be 1 to 4096 .* got 0"),
+        ("resnet18-w999999999", IMAGE, "width must be 1 to 4096"),
+        ("mlp-0x1", TABLE, r"hidden must be 1 to \d+; got 0"),
+        ("mlp-256x999999999", TABLE, "layers must be 1 to 64"),
+        ("resnet18", TABLE, r"takes images \(C, H, W\); the data has shape \(10,\). Use 'mlp'"),
+        ("timm:resnet18", TABLE, r"takes images \(C, H, W\)"),
+        ("identity", IMAGE, r"rows that are embeddings already.* shape \(3, 32, 32\)"),
+        ("mlp", (), r"input_shape is \(C, H, W\)"),
+        ("mlp", (0,), r"input_shape is \(C, H, W\)"),
+        ("resnet18", (2, 3, 32, 32), "without the batch"),
+        (None, TABLE, "an encoder is a name or an nn.Module; got NoneType"),
+        (18, IMAGE, "an encoder is a name or an nn.Module; got int"),
+    ],
+)
+def test_mistakes_in_names(spec: object, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        build_encoder(spec, input_shape=shape)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+class Restless(nn.Module):
+    """Everything that a dry run could change: modes that differ, statistics, counters, random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normed = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Dropout())
+        self.frozen = nn.BatchNorm2d(5)
+        self.register_buffer("calls", torch.zeros(()))
+        self.modes_seen: list[bool] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.modes_seen.append(any(module.training for module in self.modules()))
+        return self.frozen(self.normed(x)).mean(dim=(2, 3)) + torch.randn(len(x), 5)
+
+
+def test_dry_run_changes_nothing() -> None:
+    module = Restless().train()
+    module.frozen.eval()
+    attributes, modes = set(vars(module)), [part.training for part in module.modules()]
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    random_state = torch.get_rng_state()
+    assert build_encoder(module, input_shape=(3, 8, 8)).dim == 5
+    assert module.modes_seen == [False]
+    assert set(vars(module)) == attributes
+    assert [part.training for part in module.modules()] == modes
+    assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_modes_are_restored_after_a_failed_dry_run() -> None:
+    module = nn.Sequential(nn.Dropout(), nn.Linear(3, 2)).train()
+    with pytest.raises(ValueError, match="must map a batch"):
+        build_encoder(module, input_shape=(4,))
+    assert all(part.training for part in module.modules())
+
+
+def test_custom_module_itself_is_trained() -> None:
+    module = nn.Linear(4, 3).double()
+    module.dim = 99  # type: ignore[assignment]  # not trusted: the dry run gives the width
+    network = build_network(encoder=module, input_shape=(4,), n_classes=2)
+    x = torch.randn(5, 4, dtype=torch.float64)
+    assert network.encoder.dim == 3
+    assert module.weight in set(network.parameters())
+    assert torch.equal(network.embed(x), module(x))
+
+
+@pytest.mark.parametrize("module", [ResNet(10, width=4), MLP(3 * 8 * 8, hidden=8)])
+def test_built_encoders_are_not_wrapped_again(module: nn.Module) -> None:
+    assert build_encoder(module, input_shape=(3, 8, 8)) is module
+    custom = build_encoder(nn.Flatten(), input_shape=(3, 8, 8))
+    assert build_encoder(custom, input_shape=(3, 8, 8)) is custom
+
+
+class Pair(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x
+
+
+class Whole(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1).long()
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Conv2d(3, 4, 3), r"Conv2d must map a batch of shape \(2, 3, 8, 8\) to \(2, dim\); .*\(2, 4, 6, 6\)"),
+        (nn.Conv2d(1, 4, 3), r"it raised RuntimeError \(.*channels.*\). Check it against the shape"),
+        (nn.Flatten(0), r"of shape \(384,\)"),
+        (nn.Flatten(0, 1), r"of shape \(6, 8, 8\). Pool and flatten"),
+        (Pair(), "it returned tuple. Wrap it"),
+        (Whole(), "it returned torch.int64"),
+        (nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), r"Sequential has lazy layers.*Run it once on a batch"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_modules_that_are_not_encoders(module: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        build_encoder(module, input_shape=(3, 8, 8))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def timm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The part of timm that is called, under its real names; `created` holds the arguments of every call."""
+    module, names = ModuleType("timm"), ["resnet18", "vit_tiny_patch16_224", "broken"]
+    module.created = []  # type: ignore[attr-defined]
+
+    def create_model(name: str, **options: object) -> nn.Module:
+        module.created.append((name, options))
+        if name == "broken":
+            raise AssertionError("Input height (32) should be divisible by patch size (14).\nmore")
+        return nn.Sequential(nn.Conv2d(options["in_chans"], 6, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    module.create_model = create_model  # type: ignore[attr-defined]
+    module.is_model = names.__contains__  # type: ignore[attr-defined]
+    module.list_models = lambda: names  # type: ignore[attr-defined]
+    module.get_pretrained_cfg = lambda name: SimpleNamespace(  # type: ignore[attr-defined]
+        fixed_input_size=name.startswith("vit")
+    )
+    monkeypatch.setitem(sys.modules, "timm", module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "architecture", "options"),
+    [
+        ("resnet18.a1_in1k", (1, 16, 16), "resnet18", {}),
+        ("vit_tiny_patch16_224", (3, 32, 48), "vit_tiny_patch16_224", {"img_size": (32, 48)}),
+    ],
+)
+def test_timm_encoder_has_no_weights_and_no_classifier(
+    timm: ModuleType, name: str, shape: tuple[int, ...], architecture: str, options: dict[str, object]
+) -> None:
+    encoder = build_encoder(f"timm:{name}", input_shape=shape)
+    assert encoder(torch.randn(2, *shape)).shape == (2, encoder.dim) == (2, 6)
+    assert timm.created == [(architecture, {"pretrained": False, "num_classes": 0, "in_chans": shape[0], **options})]
+
+
+@pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnet81", "timm has no architecture 'resnet81'. Did you mean timm:resnet18"),
+        ("hf-hub:someone/model", "timm has no architecture 'hf-hub:someone/model'"),
+        ("", "timm has no architecture ''"),
+        ("broken", r"could not create broken for images of shape \(3, 32, 32\) \(Input height"),
+    ],
+)
+def test_mistakes_in_timm_names(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        build_encoder(f"timm:{name}", input_shape=IMAGE)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"pip install 'esupcon\[timm\]'"),
+        ("raise RuntimeError('operator torchvision::nms does not exist')", "torchvision does not match torch"),
+        ("import a_package_that_is_not_there", "needs a_package_that_is_not_there"),
+    ],
+)
+def test_timm_that_cannot_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, message: str
+) -> None:
+    if text is None:
+        monkeypatch.setitem(sys.modules, "timm", None)  # makes the import fail like that of an absent package
+    else:
+        (tmp_path / "timm").mkdir()
+        (tmp_path / "timm" / "__init__.py").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(ValueError, match=message):
+        build_encoder("timm:resnet18", input_shape=IMAGE)
