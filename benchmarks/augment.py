@@ -21,17 +21,24 @@ import torch
 from kornia import augmentation as peer
 from torch import Tensor, nn
 
-from esupcon.data.augment import RECIPES, ImageRecipe, two_views
+from esupcon.data.augment import two_views
+from esupcon.data.augmentations import AUGMENTATIONS, ImageAugmentation
 
 
-def kornia_views(recipe: ImageRecipe, size: int, cropping: str) -> Callable[[Tensor], Tensor]:
-    """kornia's sequence with the recipe's numbers."""
+def kornia_views(augmentation: ImageAugmentation, size: int, cropping: str) -> Callable[[Tensor], Tensor]:
+    """kornia's sequence with the augmentation's numbers."""
     sequence = nn.Sequential(
-        peer.RandomResizedCrop((size, size), recipe.crop_area, recipe.crop_aspect, cropping_mode=cropping),
-        peer.RandomHorizontalFlip(recipe.flip),
-        peer.ColorJitter(recipe.brightness, recipe.contrast, recipe.saturation, recipe.hue, p=recipe.jitter),
-        peer.RandomGrayscale(p=recipe.grey),
-        peer.Normalize(mean=torch.full((3,), recipe.mean), std=torch.full((3,), recipe.std)),
+        peer.RandomResizedCrop((size, size), augmentation.crop_area, augmentation.crop_aspect, cropping_mode=cropping),
+        peer.RandomHorizontalFlip(augmentation.flip),
+        peer.ColorJitter(
+            augmentation.brightness,
+            augmentation.contrast,
+            augmentation.saturation,
+            augmentation.hue,
+            p=augmentation.jitter,
+        ),
+        peer.RandomGrayscale(p=augmentation.grey),
+        peer.Normalize(mean=torch.full((3,), augmentation.mean), std=torch.full((3,), augmentation.std)),
     )
 
     def views(images: Tensor) -> Tensor:
@@ -55,12 +62,12 @@ def main() -> int:
     images = torch.randint(
         0, 256, (options.batch, 3, options.size, options.size), generator=generator, dtype=torch.uint8
     )
-    recipe = RECIPES["simclr"]
-    assert isinstance(recipe, ImageRecipe)
+    augmentation = AUGMENTATIONS["simclr"]
+    assert isinstance(augmentation, ImageAugmentation)
     contestants: dict[str, Callable[[Tensor], Tensor]] = {
-        "esupcon": lambda batch: two_views(batch, generator, recipe),
-        "kornia, resample": kornia_views(recipe, options.size, "resample"),
-        "kornia, slice": kornia_views(recipe, options.size, "slice"),
+        "esupcon": lambda batch: two_views(batch, generator, augmentation),
+        "kornia, resample": kornia_views(augmentation, options.size, "resample"),
+        "kornia, slice": kornia_views(augmentation, options.size, "slice"),
     }
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(options.rounds + 2):

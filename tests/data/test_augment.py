@@ -1,18 +1,26 @@
-"""Views against their definition: a slow twin, torch's own resampling, Pillow's own colours."""
+"""Views against their definition, what must not change them, tables, and mistakes."""
 
+import dataclasses
+import json
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
+from scipy import stats
 from torch.nn import functional as F
 
 from esupcon.data import augment
-from esupcon.data.augment import RECIPES, ImageRecipe, two_views
+from esupcon.data.augment import one_view, two_views
+from esupcon.data.augmentations import AUGMENTATIONS, ImageAugmentation, TableAugmentation
 
-IMAGE_RECIPES = [name for name, recipe in RECIPES.items() if isinstance(recipe, ImageRecipe)]
+FOR_IMAGES = [name for name, augmentation in AUGMENTATIONS.items() if isinstance(augmentation, ImageAugmentation)]
+SIMCLR = AUGMENTATIONS["simclr"]
 
 
 def generator(seed=0):
@@ -45,55 +53,55 @@ def bilinear(channel, x, y, padding):
     return total
 
 
-def slow_view(image, u, recipe, mean, std):
+def slow_view(image, u, augmentation, mean, std):
     """One view of a uint8 image (C, H, W), operation by operation, from its row of uniform draws."""
     channels, height, width = image.shape
     share_x = share_y = 1.0
-    if recipe.crop_area is not None:
+    if augmentation.crop_area is not None:
         shares = []
         for k in range(augment.CROP_TRIES):
-            low, high = recipe.crop_area
+            low, high = augmentation.crop_area
             area = (low + (high - low) * u[k]) * height * width
-            low, high = np.log(recipe.crop_aspect)
+            low, high = np.log(augmentation.crop_aspect)
             aspect = math.exp(low + (high - low) * u[augment.CROP_TRIES + k])
             shares.append((math.sqrt(area * aspect) / width, math.sqrt(area / aspect) / height))
         fitting = [s for s in shares if max(s) <= 1]
         share_x, share_y = fitting[0] if fitting else (min(1, s) for s in shares[0])
     u = u[2 * augment.CROP_TRIES :]
     left, top = u[0] * (1 - share_x) * width, u[1] * (1 - share_y) * height
-    pad_x, pad_y = (math.floor(v * (2 * recipe.pad + 1)) - recipe.pad for v in u[2:4])
-    shift_x, shift_y = ((2 * v - 1) * recipe.shift for v in u[4:6])
-    magnified = math.exp(math.log(recipe.zoom[0]) * (1 - u[6]) + math.log(recipe.zoom[1]) * u[6])
-    angle = math.radians((2 * u[7] - 1) * recipe.rotation)
+    pad_x, pad_y = (math.floor(v * (2 * augmentation.pad + 1)) - augmentation.pad for v in u[2:4])
+    shift_x, shift_y = ((2 * v - 1) * augmentation.shift for v in u[4:6])
+    magnified = math.exp(math.log(augmentation.zoom[0]) * (1 - u[6]) + math.log(augmentation.zoom[1]) * u[6])
+    angle = math.radians((2 * u[7] - 1) * augmentation.rotation)
     view = np.empty((channels, height, width))
     for row in range(height):
         for column in range(width):
             # Relative to the middle of the view, then of the crop in the image; in pixels of the image.
             x, y = (column + 0.5 - width / 2) * share_x, (row + 0.5 - height / 2) * share_y
-            x, y = (-x if u[8] < recipe.flip else x) / magnified, y / magnified
+            x, y = (-x if u[8] < augmentation.flip else x) / magnified, y / magnified
             x, y = math.cos(angle) * x - math.sin(angle) * y, math.sin(angle) * x + math.cos(angle) * y
             x += left + share_x * width / 2 + pad_x + shift_x * width - 0.5
             y += top + share_y * height / 2 + pad_y + shift_y * height - 0.5
-            view[:, row, column] = [bilinear(c / 255, x, y, recipe.padding) for c in image.astype(float)]
+            view[:, row, column] = [bilinear(c / 255, x, y, augmentation.padding) for c in image.astype(float)]
     luma = np.array(augment.LUMA if channels == 3 else (1.0,))
-    if u[9] < recipe.jitter:
-        view = view * (1 + recipe.brightness * (2 * u[10] - 1))
-        contrast = 1 + recipe.contrast * (2 * u[11] - 1)
+    if u[9] < augmentation.jitter:
+        view = view * (1 + augmentation.brightness * (2 * u[10] - 1))
+        contrast = 1 + augmentation.contrast * (2 * u[11] - 1)
         view = contrast * view + (1 - contrast) * np.tensordot(luma, view, 1).mean()
     if channels == 3:
-        if u[9] < recipe.jitter:
-            saturation = 1 + recipe.saturation * (2 * u[12] - 1)
+        if u[9] < augmentation.jitter:
+            saturation = 1 + augmentation.saturation * (2 * u[12] - 1)
             view = saturation * view + (1 - saturation) * np.tensordot(luma, view, 1)
-            turn = 2 * math.pi * recipe.hue * (2 * u[13] - 1)
+            turn = 2 * math.pi * augmentation.hue * (2 * u[13] - 1)
             to_yiq = np.array([augment.LUMA, *augment.IQ])
             rotation = [[1, 0, 0], [0, math.cos(turn), -math.sin(turn)], [0, math.sin(turn), math.cos(turn)]]
             view = np.tensordot(np.linalg.inv(to_yiq) @ rotation @ to_yiq, view, 1)
-        if u[14] < recipe.grey:
+        if u[14] < augmentation.grey:
             view = np.repeat(np.tensordot(luma, view, 1)[None], 3, axis=0)
     return (view.clip(0, 1) - mean) / std
 
 
-EVERYTHING = ImageRecipe(
+EVERYTHING = ImageAugmentation(
     crop_area=(0.3, 0.9),
     crop_aspect=(0.5, 2.0),
     pad=1,
@@ -112,29 +120,29 @@ EVERYTHING = ImageRecipe(
 
 @pytest.mark.parametrize("padding", ["border", "zeros", "reflection"])
 @pytest.mark.parametrize("size", [(3, 7, 7), (3, 5, 8), (1, 9, 6)])
-def test_views_are_the_definition(padding, size):
-    recipe = replace(EVERYTHING, padding=padding)
+def test_views_equal_the_definition(padding, size):
+    augmentation = replace(EVERYTHING, padding=padding)
     images = pictures(12, *size)
     mean, std = (0.4, 0.5, 0.6)[: size[0]], (0.2, 0.25, 0.3)[: size[0]]
-    views = two_views(images, generator(5), recipe, mean=mean, std=std).double().numpy()
+    views = two_views(images, generator(5), augmentation, mean=mean, std=std).double().numpy()
     columns = augment.GEOMETRY_DRAWS + augment.COLOUR_DRAWS
     draws = torch.rand(12, 2, columns, generator=generator(5)).double().numpy()
     of_channel = [np.reshape(values, (-1, 1, 1)) for values in (mean, std)]
     for view in range(2):
         for i in range(12):
-            twin = slow_view(images[i].numpy(), draws[i, view], recipe, *of_channel)
+            twin = slow_view(images[i].numpy(), draws[i, view], augmentation, *of_channel)
             np.testing.assert_allclose(views[view * 12 + i], twin, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", IMAGE_RECIPES)
+@pytest.mark.parametrize("name", FOR_IMAGES)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_named_recipes_are_the_definition(name, channels):
+def test_named_augmentations_equal_the_definition(name, channels):
     images = pictures(6, channels, 8, 8)
     views = two_views(images, generator(1), name).double().numpy()
     draws = torch.rand(6, 2, augment.GEOMETRY_DRAWS + augment.COLOUR_DRAWS, generator=generator(1)).double().numpy()
     for view in range(2):
         for i in range(6):
-            twin = slow_view(images[i].numpy(), draws[i, view], RECIPES[name], 0.5, 0.25)
+            twin = slow_view(images[i].numpy(), draws[i, view], AUGMENTATIONS[name], 0.5, 0.25)
             np.testing.assert_allclose(views[view * 6 + i], twin, atol=1e-4)
 
 
@@ -152,7 +160,7 @@ def test_resampling_equals_torch_affine_grid():
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_a_crop_equals_cut_and_interpolate(mirrored):
+def test_crop_equals_cut_and_interpolate(mirrored):
     pixels = pictures(1, height=16, width=24).float()
     top, left, tall, wide = 4, 6, 8, 12
     share_x, share_y = wide / 24, tall / 16
@@ -188,13 +196,13 @@ def test_colour_operations_equal_pillow(name, enhancer, factor):
     image = np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8)
     picture = Image.fromarray(image)
     if enhancer is None:
-        recipe, draws = ImageRecipe(grey=1.0), colour_draws()
+        augmentation, draws = ImageAugmentation(grey=1.0), colour_draws()
         theirs = np.asarray(picture.convert("L").convert("RGB"))
     else:
-        recipe = ImageRecipe(jitter=1.0, **{name: 1.0})
+        augmentation = ImageAugmentation(jitter=1.0, **{name: 1.0})
         draws = colour_draws(**{name: factor / 2})
         theirs = np.asarray(enhancer(picture).enhance(factor))
-    gain, bracket, contrast = augment._colour(draws, recipe, 3)
+    gain, bracket, contrast = augment._colour(draws, augmentation, 3)
     pixels = torch.from_numpy(image).float()
     lightness = (pixels @ torch.tensor(augment.LUMA)).mean()
     ours = pixels @ (gain[0, 0] * bracket[0, 0]).T + contrast[0, 0] * lightness
@@ -202,10 +210,244 @@ def test_colour_operations_equal_pillow(name, enhancer, factor):
     assert np.abs(ours.clamp(0, 255).numpy() - theirs).max() < 2
 
 
-def test_a_full_turn_of_hue_changes_nothing_and_half_a_turn_gives_the_opposite():
-    _, bracket, _ = augment._colour(colour_draws(hue=0.0), ImageRecipe(jitter=1.0, hue=0.5), 3)
+def test_half_a_turn_of_hue_gives_the_opposite_colour():
+    _, bracket, _ = augment._colour(colour_draws(hue=0.0), ImageAugmentation(jitter=1.0, hue=0.5), 3)
     half = bracket[0, 0].double()
     torch.testing.assert_close(half @ half, torch.eye(3, dtype=torch.float64), atol=1e-5, rtol=0)
     colour = torch.tensor([0.7, 0.4, 0.5], dtype=torch.float64)
     luma = torch.tensor(augment.LUMA, dtype=torch.float64) @ colour
     torch.testing.assert_close(half @ colour - luma, luma - colour, atol=1e-5, rtol=0)
+
+
+# What must not change a view
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(1, 9),
+    st.sampled_from([1, 3]),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.sampled_from([*FOR_IMAGES, EVERYTHING]),
+    st.integers(0, 10**6),
+)
+def test_shape_type_range_and_purity_on_any_size(n, channels, height, width, augmentation, seed):
+    images = pictures(n, channels, height, width, seed)
+    before = images.clone()
+    views = two_views(images, generator(seed), augmentation)
+    assert views.shape == (2 * n, channels, height, width)
+    assert views.dtype == torch.float32
+    assert views.is_contiguous()
+    assert views.min() >= -2
+    assert views.max() <= 2
+    assert torch.equal(images, before)
+    assert torch.equal(views, two_views(images, generator(seed), augmentation))
+    single = one_view(images, generator(seed), augmentation)
+    assert single.shape == images.shape
+    assert single.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", FOR_IMAGES)
+def test_view_depends_on_no_other_image(name):
+    images, others = pictures(40), pictures(40, seed=1)
+    others[7] = images[7]
+    first, second = (two_views(batch, generator(3), name) for batch in (images, others))
+    assert torch.equal(first[7], second[7])
+    assert torch.equal(first[47], second[47])
+    assert not torch.equal(first[8], second[8])
+    # Nor on how many come after it.
+    fewer = two_views(images[:11], generator(3), name)
+    assert torch.equal(fewer[7], first[7])
+    assert torch.equal(fewer[18], first[47])
+
+
+@pytest.fixture
+def restored_threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("restored_threads")
+@pytest.mark.parametrize("size", [(200, 3, 32, 32), (3, 3, 64, 64), (1, 1, 8, 8)])
+@pytest.mark.parametrize("name", FOR_IMAGES)
+def test_number_of_threads_does_not_change_a_bit(name, size):
+    images = pictures(*size)
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        results.append(two_views(images, generator(1), name))
+    assert torch.equal(*results)
+
+
+def test_block_size_does_not_change_a_bit(monkeypatch):
+    images = pictures(50)
+    whole = two_views(images, generator(), EVERYTHING)
+    monkeypatch.setattr(augment, "BLOCK_FLOATS", 1)
+    assert torch.equal(two_views(images, generator(), EVERYTHING), whole)
+
+
+def test_views_differ_and_the_generator_advances():
+    images, source = pictures(4), generator()
+    first, second = two_views(images, source, "simclr"), two_views(images, source, "simclr")
+    assert not torch.equal(first, second)
+    assert not torch.equal(first[:4], first[4:])
+    assert torch.equal(two_views(images, generator(), SIMCLR), first)
+
+
+def test_global_random_state_is_unchanged():
+    before = torch.get_rng_state()
+    two_views(pictures(4), generator(), "simclr")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_augmentations_that_share_entries_share_their_draws():
+    images = pictures(30)
+    coloured, plain = two_views(images, generator(), "simclr"), two_views(images, generator(), replace(SIMCLR, grey=0))
+    same = (coloured == plain).flatten(1).all(dim=1)
+    assert 0 < same.sum() < 60
+
+
+def test_none_only_normalises():
+    images = pictures(5)
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+    views = two_views(images, generator(), "none", mean=mean, std=std)
+    plain = (images / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    torch.testing.assert_close(views, torch.cat((plain, plain)), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["simclr", "light", "none"])
+def test_autocast_dtype_and_strides_do_not_change_the_views(name):
+    images = pictures(8)
+    plain = two_views(images, generator(), name)
+    with torch.inference_mode():
+        assert torch.equal(two_views(images, generator(), name), plain)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(two_views(images, generator(), name), plain)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(two_views(images, generator(), name), plain)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    strided = images.to(memory_format=torch.channels_last)
+    assert torch.equal(two_views(strided, generator(), name), plain)
+    assert torch.equal(two_views(torch.stack((images, images))[1], generator(), name), plain)
+    assert not plain.requires_grad
+
+
+def test_empty_batch_has_no_views():
+    assert two_views(pictures(0), generator(), "simclr").shape == (0, 3, 16, 16)
+    assert two_views(torch.zeros(0, 4), generator(), "table").shape == (0, 4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_views_are_on_the_device_of_the_batch():
+    images = pictures(64)
+    here, there = (two_views(batch, generator(), "simclr") for batch in (images, images.cuda()))
+    assert there.device.type == "cuda"
+    torch.testing.assert_close(there.cpu(), here, atol=2e-2, rtol=0)
+
+
+# Tables
+
+
+def table(n=400, seed=0):
+    return torch.randn(n, 3, generator=generator(seed)) * torch.tensor([1.0, 50.0, 0.0]) + torch.tensor([0, 9e3, 4])
+
+
+def test_corruption_takes_values_of_the_same_feature_from_the_batch():
+    x = table()
+    views = two_views(x, generator(), TableAugmentation(corruption=0.3))
+    assert views.shape == (800, 3)
+    assert views.dtype == torch.float32
+    replaced = views != torch.cat((x, x))
+    own_value_drawn = 0.3 / 400
+    for view in replaced.chunk(2):
+        share = view[:, :2].float().mean().item()
+        assert abs(share - (0.3 - own_value_drawn)) < 4 * (0.3 * 0.7 / 800) ** 0.5
+    assert not torch.equal(*replaced.chunk(2))
+    donors = Counter()
+    for column in range(2):
+        row_of = {value: row for row, value in enumerate(x[:, column].tolist())}
+        donors.update(row_of[value] // 40 for value in views[replaced[:, column], column].tolist())
+    assert stats.chisquare([donors[tenth] for tenth in range(10)]).pvalue > 1e-3
+
+
+def test_noise_is_gaussian_in_units_of_the_feature():
+    x = table(4000)
+    noise = (two_views(x, generator(), TableAugmentation(noise=0.1)) - torch.cat((x, x))) / x.std(dim=0, correction=0)
+    for feature in (0, 1):
+        assert stats.kstest(noise[:, feature].numpy(), stats.norm(scale=0.1).cdf).pvalue > 1e-3
+    constant = two_views(x, generator(), "table")[:, 2]
+    assert (constant == 4).all()
+
+
+def test_table_views_commute_with_the_scale_of_the_features():
+    x = table().double()
+    mean, std = x.mean(0), x.std(0, correction=0).clamp(min=1.0)
+    direct = two_views(x, generator(), "table", mean=mean, std=std)
+    torch.testing.assert_close(direct, two_views((x - mean) / std, generator(), "table"), atol=1e-5, rtol=0)
+    assert torch.equal(two_views(x, generator(), "table"), two_views(x, generator(), AUGMENTATIONS["table"]))
+    assert torch.equal(two_views(x, generator(), TableAugmentation()), torch.cat((x, x)).float())
+    assert one_view(x, generator(), "table").shape == x.shape
+
+
+# Values and mistakes
+
+
+def test_simclr_has_the_reference_numbers():
+    assert dataclasses.asdict(SIMCLR) == {
+        **dataclasses.asdict(ImageAugmentation()),
+        "crop_area": (0.2, 1.0),
+        "crop_aspect": (3 / 4, 4 / 3),
+        "flip": 0.5,
+        "jitter": 0.8,
+        "brightness": 0.4,
+        "contrast": 0.4,
+        "saturation": 0.4,
+        "hue": 0.1,
+        "grey": 0.2,
+    }
+    for augmentation in AUGMENTATIONS.values():
+        json.dumps(dataclasses.asdict(augmentation))
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            augmentation.mean = 0.0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: two_views(x, generator(), "simclair"), "one of simclr, simclr_no_flip, light, .*got 'simclair'"),
+        (lambda x: two_views(x, generator(), 3), "must be one of simclr, .* got 3"),
+        (lambda x: two_views(x, None, "simclr"), r"torch.Generator; got NoneType. Pass torch.Generator\(\)"),
+        (lambda x: two_views(x.numpy(), generator(), "simclr"), "torch tensor; got ndarray. Pass torch.from_numpy"),
+        (lambda x: two_views(x.float(), generator(), "simclr"), r"uint8 images .* got torch.float32 of shape \(2, 3"),
+        (lambda x: two_views(x[0], generator(), "simclr"), r"got torch.uint8 of shape \(3, 16, 16\)"),
+        (lambda x: two_views(x[:, :2], generator(), "simclr"), r"1 or 3 channels.* \(2, 2, 16, 16\)"),
+        (lambda x: two_views(x[..., :0], generator(), "simclr"), r"\(2, 3, 16, 0\)"),
+        (lambda x: two_views(x, generator(), "table"), "'table' is for tables; the batch is torch.uint8"),
+        (lambda x: two_views(torch.zeros(2, 2), generator(), "light"), "'light' is for images; .* torch.float32"),
+        (lambda x: two_views(torch.full((2, 2), torch.nan), generator(), "table"), "NaN or inf. Impute"),
+        (lambda x: two_views(x, generator(), "light", mean=(0.5, 0.5)), "mean .* each of 3 channels; got 2"),
+        (
+            lambda x: two_views(x, generator(), "none", mean=0.5, std=0.0),
+            r"std must be finite, and above 0; got \[0.0\]",
+        ),
+        (lambda x: two_views(x, generator(), "none", mean=math.nan), "mean must be finite; got"),
+        (lambda x: two_views(x.int(), generator()), "got torch.int32"),
+        (lambda x: ImageAugmentation(flip=1.5), "flip must be from 0 to 1; got 1.5"),
+        (lambda x: ImageAugmentation(hue=0.6), "hue must be from 0 to 0.5; got 0.6"),
+        (lambda x: ImageAugmentation(rotation=float("nan")), "rotation must be from 0 to 180; got nan"),
+        (lambda x: ImageAugmentation(crop_area=(0.5, 1.2)), "crop_area must be a pair .* <= 1; got"),
+        (lambda x: ImageAugmentation(zoom=(0.0, 1.0)), "zoom must be a pair"),
+        (lambda x: ImageAugmentation(crop_aspect=(2.0, 1.0)), "crop_aspect must be a pair"),
+        (lambda x: ImageAugmentation(pad=1.5), "pad must be a whole number of pixels, 0 or more; got 1.5"),
+        (lambda x: ImageAugmentation(padding="wrap"), "one of border, zeros, reflection; got 'wrap'"),
+        (lambda x: TableAugmentation(noise=-1), "noise must be from 0 to inf; got -1"),
+        (lambda x: TableAugmentation(corruption=2), "corruption must be from 0 to 1; got 2"),
+    ],
+)
+def test_mistakes_give_one_line(call, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        call(torch.zeros(2, 3, 16, 16, dtype=torch.uint8))
+    assert "\n" not in str(caught.value)

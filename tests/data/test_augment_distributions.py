@@ -1,4 +1,4 @@
-"""What views look like over many draws, measured on the pictures that come out."""
+"""Distributions of views over many draws, measured on the images."""
 
 import math
 from dataclasses import replace
@@ -9,9 +9,10 @@ import torch
 from scipy import stats
 
 from esupcon.data import augment
-from esupcon.data.augment import RECIPES, ImageRecipe, two_views
+from esupcon.data.augment import two_views
+from esupcon.data.augmentations import AUGMENTATIONS, ImageAugmentation
 
-SIMCLR = RECIPES["simclr"]
+SIMCLR = AUGMENTATIONS["simclr"]
 # Views as plain pixels in [0, 1].
 RAW = {"mean": 0.0, "std": 1.0}
 
@@ -38,7 +39,9 @@ def frequency_is(hits, probability):
 @pytest.mark.parametrize("padding", ["reflection", "zeros"])
 def test_light_views_are_pad_crop_and_flip(padding):
     image = torch.randint(0, 256, (1, 3, 8, 10), generator=generator(), dtype=torch.uint8)
-    views = two_views(image.expand(2000, -1, -1, -1), generator(), replace(RECIPES["light"], padding=padding), **RAW)
+    views = two_views(
+        image.expand(2000, -1, -1, -1), generator(), replace(AUGMENTATIONS["light"], padding=padding), **RAW
+    )
     mode = {"reflection": "symmetric", "zeros": "constant"}[padding]
     padded = np.pad(image[0].numpy(), ((0, 0), (4, 4), (4, 4)), mode=mode)
     outcomes = {}
@@ -62,10 +65,10 @@ def ramp(height=64, width=64):
     return image
 
 
-def measured(recipe, n=1500, height=64, width=64, seed=0):
+def measured(augmentation, n=1500, height=64, width=64, seed=0):
     """The maps of 2n views of a ramp, in pixels: derivatives (2n, 2, 2) and the middle's origin (2n, 2)."""
     batch = ramp(height, width).expand(n, -1, -1, -1)
-    places = two_views(batch, generator(seed), recipe, **RAW)[:, :2].double() * 255 / 4
+    places = two_views(batch, generator(seed), augmentation, **RAW)[:, :2].double() * 255 / 4
     row, column = height // 2, width // 2
     along_x = (places[:, :, row, column + 7] - places[:, :, row, column - 8]) / 15
     along_y = (places[:, :, row + 7, column] - places[:, :, row - 8, column]) / 15
@@ -88,7 +91,7 @@ def reference_crops(n, height, width, seed=0):
 
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (48, 64)])
-def test_simclr_crops_and_flips_as_the_textbook_does(height, width):
+def test_simclr_crops_and_flips_have_the_reference_distribution(height, width):
     derivative, middle = measured(replace(SIMCLR, jitter=0.0, grey=0.0), height=height, width=width)
     s_x, s_y = derivative[:, 0, 0], derivative[:, 1, 1]
     assert np.abs(derivative[:, [0, 1], [1, 0]]).max() < 1e-3
@@ -107,8 +110,10 @@ def test_simclr_crops_and_flips_as_the_textbook_does(height, width):
     assert abs(stats.pearsonr(share, s_x < 0).statistic) < 0.1
 
 
-def test_an_image_too_long_for_any_crop_is_cut_to_fit():
-    derivative, middle = measured(ImageRecipe(crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0)), 3, height=20, width=64)
+def test_crop_is_cut_to_a_very_long_image():
+    derivative, middle = measured(
+        ImageAugmentation(crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0)), 3, height=20, width=64
+    )
     # A square of the full area is 35.8 pixels: cut to 20 in height.
     np.testing.assert_allclose(derivative[:, 1, 1], 1.0, atol=1e-3)
     np.testing.assert_allclose(derivative[:, 0, 0], math.sqrt(20 * 64) / 64, atol=1e-3)
@@ -116,9 +121,9 @@ def test_an_image_too_long_for_any_crop_is_cut_to_fit():
 
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (40, 64)])
-def test_digits_move_a_little_and_never_mirror(height, width):
-    recipe = RECIPES["digits"]
-    derivative, middle = measured(recipe, height=height, width=width)
+def test_digits_move_a_little_and_never_flip(height, width):
+    augmentation = AUGMENTATIONS["digits"]
+    derivative, middle = measured(augmentation, height=height, width=width)
     determinant = np.linalg.det(derivative)
     assert (determinant > 0).all()
     zoom = determinant**-0.5
@@ -126,23 +131,23 @@ def test_digits_move_a_little_and_never_mirror(height, width):
     # Turns and magnifies alike in both directions: a similarity in pixels whatever the sides.
     np.testing.assert_allclose(derivative[:, 0, 0], derivative[:, 1, 1], atol=1e-3)
     np.testing.assert_allclose(derivative[:, 0, 1], -derivative[:, 1, 0], atol=1e-3)
-    low, high = np.log(recipe.zoom)
+    low, high = np.log(augmentation.zoom)
     assert same_distribution(np.log(zoom), stats.uniform(low, high - low).cdf)
     assert same_distribution(angle, stats.uniform(-12, 24).cdf)
     assert same_distribution(middle[:, 0] / width - 0.5, stats.uniform(-0.1, 0.2).cdf)
     assert same_distribution(middle[:, 1] / height - 0.5, stats.uniform(-0.1, 0.2).cdf)
 
 
-def test_recipes_without_flip_never_mirror():
+def test_augmentations_without_flip_never_flip():
     for name in ("simclr_no_flip", "digits", "none"):
-        derivative, _ = measured(replace(RECIPES[name], jitter=0.0, grey=0.0), n=200)
+        derivative, _ = measured(replace(AUGMENTATIONS[name], jitter=0.0, grey=0.0), n=200)
         assert (derivative[:, 0, 0] > 0).all()
 
 
-def flat_views(colour, recipe, n=3000):
+def flat_views(colour, augmentation, n=3000):
     """Views of an image of one colour: (2n, 3) in [0, 1]."""
     batch = torch.tensor(colour, dtype=torch.uint8).view(1, 3, 1, 1).expand(n, -1, 2, 2)
-    return two_views(batch, generator(2), recipe, **RAW)[:, :, 0, 0].double().numpy()
+    return two_views(batch, generator(2), augmentation, **RAW)[:, :, 0, 0].double().numpy()
 
 
 def jittered_uniformly(factors, strength):
@@ -152,13 +157,13 @@ def jittered_uniformly(factors, strength):
 
 
 def test_brightness_range():
-    # Grey of one level is left alone by contrast, saturation, hue and greyscale: the whole recipe may act.
+    # Grey of one level is left alone by contrast, saturation, hue and greyscale: the whole augmentation may act.
     assert jittered_uniformly(flat_views((120, 120, 120), SIMCLR)[:, 1] / (120 / 255), 0.4)
 
 
 def test_contrast_range_and_mean():
     levels = torch.tensor([90, 150], dtype=torch.uint8).repeat(3000, 3, 2, 1)
-    views = two_views(levels, generator(3), ImageRecipe(jitter=0.8, contrast=0.4), **RAW).double().numpy()
+    views = two_views(levels, generator(3), ImageAugmentation(jitter=0.8, contrast=0.4), **RAW).double().numpy()
     assert jittered_uniformly((views[:, 0, 0, 1] - views[:, 0, 0, 0]) / (60 / 255), 0.4)
     np.testing.assert_allclose(views.mean(axis=(1, 2, 3)), 120 / 255, atol=1e-5)
 
@@ -168,14 +173,14 @@ def chroma(colours):
 
 
 def test_saturation_range_and_luma():
-    views = flat_views((140, 100, 120), ImageRecipe(jitter=0.8, saturation=0.4))
+    views = flat_views((140, 100, 120), ImageAugmentation(jitter=0.8, saturation=0.4))
     before = np.array([140, 100, 120]) / 255
     assert jittered_uniformly(np.linalg.norm(chroma(views), axis=1) / np.linalg.norm(chroma(before)), 0.4)
     np.testing.assert_allclose(views @ augment.LUMA, before @ augment.LUMA, atol=1e-5)
 
 
 def test_hue_range_and_luma():
-    views = flat_views((140, 100, 120), ImageRecipe(jitter=0.8, hue=0.1))
+    views = flat_views((140, 100, 120), ImageAugmentation(jitter=0.8, hue=0.1))
     before = np.array([140, 100, 120]) / 255
     i, q = chroma(views).T
     i0, q0 = chroma(before)
@@ -196,7 +201,7 @@ def test_greyscale_frequency_in_each_view_and_in_both():
     assert frequency_is(first & second, 0.04)
 
 
-def test_grey_pictures_stay_within_their_one_channel():
+def test_grey_images_get_brightness_only():
     batch = torch.full((2000, 1, 3, 3), 120, dtype=torch.uint8)
     views = two_views(batch, generator(), SIMCLR, **RAW)
     assert views.shape == (4000, 1, 3, 3)

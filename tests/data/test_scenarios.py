@@ -1,4 +1,4 @@
-"""Every promise of the three settings, on any labels; definitions are restated as plain loops."""
+"""The hard settings on any labels, with definitions restated as plain loops, and the held-out part."""
 
 import json
 from collections import Counter
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from esupcon.data.scenarios import NOISE_KINDS, Scenario, imbalance, label_noise, low_sample
+from esupcon.data import Dataset
+from esupcon.data.scenarios import NOISE_KINDS, Scenario, imbalance, label_noise, low_sample, prepare
 
 rates = st.floats(0, 1, allow_nan=False)
 seeds = st.integers(0, 2**32)
@@ -63,7 +64,7 @@ def test_low_sample_is_exact_and_proportional(labels, data, seed):
 
 
 @given(label_arrays(min_classes=2), st.data(), seeds)
-def test_low_sample_gives_small_classes_one_and_takes_it_from_the_most_favoured(labels, data, seed):
+def test_low_sample_gives_every_class_one_at_the_cost_of_the_largest_excess(labels, data, seed):
     sizes = Counter(labels.tolist())
     n_train = data.draw(st.integers(len(sizes), len(labels)))
     got = Counter(labels[low_sample(labels, n_train, rng_of(seed))].tolist())
@@ -75,7 +76,7 @@ def test_low_sample_gives_small_classes_one_and_takes_it_from_the_most_favoured(
                 assert max(excess[a] - 1, excess[b] + 1) >= excess[a]
 
 
-def test_the_remainder_is_spread_and_drawn():
+def test_low_sample_draws_the_remainder_fairly():
     labels = np.repeat(np.arange(10), 50)
     favoured = Counter()
     for seed in range(200):
@@ -86,7 +87,7 @@ def test_the_remainder_is_spread_and_drawn():
     assert all(30 < favoured[k] < 90 for k in range(10))
 
 
-def test_every_sample_has_the_same_chance():
+def test_low_sample_draws_every_sample_with_equal_probability():
     labels = np.repeat([0, 1], [40, 20])
     drawn = Counter()
     for seed in range(600):
@@ -96,7 +97,7 @@ def test_every_sample_has_the_same_chance():
 
 
 @given(st.integers(1, 6), st.integers(1, 12), st.data(), seeds)
-def test_samples_of_balanced_classes_are_nested(n_classes, per_class, data, seed):
+def test_low_samples_of_balanced_classes_are_nested(n_classes, per_class, data, seed):
     labels = np.tile(np.arange(n_classes), per_class)
     small = data.draw(st.integers(1, len(labels)))
     large = data.draw(st.integers(small, len(labels)))
@@ -108,7 +109,7 @@ def test_samples_of_balanced_classes_are_nested(n_classes, per_class, data, seed
 
 
 @given(label_arrays(min_classes=2), rates, seeds)
-def test_imbalance_thins_half_of_the_classes(labels, rate, seed):
+def test_imbalance_makes_half_of_the_classes_rare(labels, rate, seed):
     indices = same_twice_and_pure(lambda y, rng: imbalance(y, rate, rng), labels, seed)
     assert indices.tolist() == sorted(set(indices.tolist()))
     before, after = Counter(labels.tolist()), Counter(labels[indices].tolist())
@@ -131,7 +132,7 @@ def test_imbalance_on_balanced_classes():
     assert all(65 < often[k] < 135 for k in range(11))
 
 
-def test_imbalance_at_the_ends_of_the_rate():
+def test_imbalance_at_rates_0_and_1():
     labels = np.repeat([3, 7, 9], 20)
     assert len(imbalance(labels, 1.0, rng_of(0))) == 60
     assert sorted(Counter(labels[imbalance(labels, 0.0, rng_of(0))].tolist()).values()) == [1, 20, 20]
@@ -148,7 +149,7 @@ def some_subset_can_be_shuffled(labels, n_wrong):
 
 @given(label_arrays(min_classes=2), rates, seeds, st.sampled_from(NOISE_KINDS))
 @settings(max_examples=300)
-def test_noise_changes_exactly_the_share_asked_for(labels, rate, seed, kind):
+def test_label_noise_changes_the_exact_share(labels, rate, seed, kind):
     n_wrong = round(rate * len(labels))
     if kind == "shuffle" and n_wrong and not some_subset_can_be_shuffled(labels, n_wrong):
         with pytest.raises(ValueError, match=r"cannot shuffle .* Use noise_rate=") as caught:
@@ -170,7 +171,7 @@ def test_noise_changes_exactly_the_share_asked_for(labels, rate, seed, kind):
 
 
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=7), st.integers(1, 7))
-def test_what_is_called_impossible_is_impossible(labels, n_wrong):
+def test_refused_shuffles_are_impossible(labels, n_wrong):
     """Against every permutation of every subset."""
     from itertools import permutations
 
@@ -188,7 +189,7 @@ def test_what_is_called_impossible_is_impossible(labels, n_wrong):
         assert possible
 
 
-def test_a_dominant_class_does_not_stop_the_shuffle():
+def test_shuffle_works_with_a_dominant_class():
     labels = np.repeat([0, 1, 2], [900, 60, 40])
     noisy = label_noise(labels, 0.2, rng_of(0))
     assert (noisy != labels).sum() == 200
@@ -198,7 +199,7 @@ def test_a_dominant_class_does_not_stop_the_shuffle():
 
 
 @pytest.mark.parametrize("kind", ["shuffle", "symmetric"])
-def test_wrong_labels_spread_over_all_other_classes(kind):
+def test_wrong_labels_are_spread_over_all_other_classes(kind):
     labels = np.repeat(np.arange(5), 400)
     moves = np.zeros((5, 5), dtype=int)
     chosen = np.zeros(len(labels), dtype=int)
@@ -215,36 +216,36 @@ def test_wrong_labels_spread_over_all_other_classes(kind):
     assert abs(chosen.std() - 5**0.5) < 0.15
 
 
-# What cannot be
+# Mistakes
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda y, rng: low_sample(y, 21, rng), "21 samples and there are 20"),
-        (lambda y, rng: low_sample(y, 0, rng), "n_train is a whole number of samples, 1 or more; got 0"),
+        (lambda y, rng: low_sample(y, 21, rng), "n_train is 21, and there are 20 samples"),
+        (lambda y, rng: low_sample(y, 0, rng), "n_train must be a whole number of samples, 1 or more; got 0"),
         (lambda y, rng: low_sample(y, 2.5, rng), "got 2.5"),
         (lambda y, rng: low_sample(y, 5, 0), "Pass numpy.random.default_rng"),
         (lambda y, rng: low_sample(y.astype(float), 5, rng), "array of integers, not empty; got float64"),
         (lambda y, rng: low_sample(y[:0], 5, rng), "not empty"),
         (lambda y, rng: low_sample(y.reshape(2, 10), 5, rng), r"shape \(2, 10\)"),
-        (lambda y, rng: imbalance(y, 1.5, rng), "imbalance_rate is a share between 0 and 1; got 1.5"),
+        (lambda y, rng: imbalance(y, 1.5, rng), "imbalance_rate must be from 0 to 1; got 1.5"),
         (lambda y, rng: imbalance(y, float("nan"), rng), "got nan"),
         (lambda y, rng: imbalance(y * 0, 0.5, rng), "needs at least two; all 20 labels are 0"),
-        (lambda y, rng: label_noise(y, -0.1, rng), "noise_rate is a share between 0 and 1; got -0.1"),
+        (lambda y, rng: label_noise(y, -0.1, rng), "noise_rate must be from 0 to 1; got -0.1"),
         (lambda y, rng: label_noise(y, "0.1", rng), "got '0.1'"),
         (lambda y, rng: label_noise(y * 0 + 3, 0.5, rng), "two classes to confuse; all 20 labels are 3"),
         (lambda y, rng: label_noise(y, 0.1, rng, kind="typo"), "one of shuffle, symmetric, pair; got 'typo'"),
         (lambda y, rng: label_noise(y, 0.05, rng), r"cannot shuffle 1 of 20 .* noise_rate=0.1 \(2 labels\)"),
-        (lambda y, rng: Scenario(n_train=30).apply(y), "30 samples and there are 20"),
+        (lambda y, rng: Scenario(n_train=30).apply(y), "n_train is 30, and there are 20 samples"),
         (lambda y, rng: Scenario(n_train=-1), "got -1"),
         (lambda y, rng: Scenario(imbalance_rate=2), "got 2"),
         (lambda y, rng: Scenario(noise_rate=2), "got 2"),
         (lambda y, rng: Scenario(noise_kind="typo"), "got 'typo'"),
-        (lambda y, rng: Scenario(seed=-3), "seed is a whole number, 0 or more; got -3"),
+        (lambda y, rng: Scenario(seed=-3), "seed must be a whole number, 0 or more; got -3"),
     ],
 )
-def test_impossible_requests_say_so_in_one_line(call, message):
+def test_impossible_requests_give_one_line(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call(np.repeat([0, 1], 10), rng_of(0))
     assert "\n" not in str(caught.value)
@@ -261,12 +262,12 @@ def test_impossible_requests_say_so_in_one_line(call, message):
     st.sampled_from(["symmetric", "pair"]),
     st.integers(0, 1000),
 )
-def test_a_scenario_is_what_its_record_says(labels, n_train, imbalance_rate, noise_rate, kind, seed):
+def test_record_of_a_scenario_is_true(labels, n_train, imbalance_rate, noise_rate, kind, seed):
     scenario = Scenario(n_train, imbalance_rate, noise_rate, kind, seed)
     try:
         result = scenario.apply(labels)
     except ValueError as error:
-        assert "n_train asks for" in str(error)  # scarce classes may leave too few
+        assert "n_train is" in str(error)  # rare classes may leave too few
         assert n_train is not None
         return
     again = scenario.apply(labels)
@@ -305,7 +306,7 @@ def test_settings_do_not_redraw_each_other():
     assert other.record["sha256"] != plain.record["sha256"]
 
 
-def test_an_empty_scenario_keeps_everything():
+def test_empty_scenario_keeps_everything():
     labels = np.array([2, 0, 1, 1])
     result = Scenario().apply(labels)
     assert result.indices.tolist() == [0, 1, 2, 3]
@@ -313,7 +314,7 @@ def test_an_empty_scenario_keeps_everything():
     assert not np.shares_memory(result.labels, labels)
 
 
-def test_the_fingerprint_does_not_depend_on_the_integer_type():
+def test_digest_does_not_depend_on_the_integer_type():
     labels = np.repeat(np.arange(4), 10)
     scenario = Scenario(n_train=20, noise_rate=np.float64(0.5), seed=np.int64(3))
     digests = {scenario.apply(labels.astype(t)).record["sha256"] for t in (np.uint8, np.int16, np.int64)}
@@ -321,7 +322,7 @@ def test_the_fingerprint_does_not_depend_on_the_integer_type():
     json.dumps(scenario.apply(labels).record)
 
 
-def test_the_functions_compose_by_hand():
+def test_functions_can_be_composed_by_hand():
     labels = np.repeat(np.arange(6), 50)
     rng = rng_of(0)
     kept = imbalance(labels, 0.2, rng)
@@ -329,3 +330,43 @@ def test_the_functions_compose_by_hand():
     noisy = label_noise(labels[kept], 0.25, rng)
     assert len(kept) == 80
     assert (noisy != labels[kept]).sum() == 20
+
+
+# Held-out rows
+
+
+def dataset_of(n=60):
+    y = np.arange(n) % 3
+    x = np.arange(n, dtype=np.uint8).reshape(n, 1, 1, 1)
+    return Dataset(x, y, x[:6], y[:6], ("a", "b", "c"))
+
+
+def test_prepare_gives_disjoint_rows_with_their_labels():
+    dataset = dataset_of()
+    prepared = prepare(dataset, Scenario(n_train=30, seed=1), 0.2, seed=4)
+    assert (len(prepared.fit), len(prepared.held)) == (24, 6)
+    assert not set(prepared.fit.tolist()) & set(prepared.held.tolist())
+    np.testing.assert_array_equal(prepared.y_fit, dataset.y_train[prepared.fit])
+    np.testing.assert_array_equal(prepared.y_held, dataset.y_train[prepared.held])
+    assert np.bincount(prepared.y_held).tolist() == [2, 2, 2]
+    again = prepare(dataset, Scenario(n_train=30, seed=1), 0.2, seed=4)
+    np.testing.assert_array_equal(prepared.held, again.held)
+    assert prepared.record == again.record
+    assert (prepared.record["n_fit"], prepared.record["n_held_out"], prepared.record["n_test"]) == (24, 6, 6)
+    json.dumps(prepared.record)
+
+
+def test_held_out_labels_are_as_noisy_as_the_others():
+    dataset = dataset_of(600)
+    prepared = prepare(dataset, Scenario(noise_rate=0.5, noise_kind="pair"), 0.5, seed=0)
+    wrong = (prepared.y_held != dataset.y_train[prepared.held]).mean()
+    assert 0.4 < wrong < 0.6
+
+
+def test_prepare_without_a_held_out_part():
+    prepared = prepare(dataset_of(), Scenario(), 0, seed=0)
+    assert len(prepared.held) == len(prepared.y_held) == 0
+    np.testing.assert_array_equal(prepared.fit, np.arange(60))
+    for fraction in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="validation_fraction must lie between 0"):
+            prepare(dataset_of(), Scenario(), fraction, seed=0)

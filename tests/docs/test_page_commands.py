@@ -73,7 +73,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_commands_of_a_page_run_one_after_the_other(
     page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare(page, reader)
+    prepare(page, reader, monkeypatch)
     for command in commands_of(page):
         words = command.words
         if words[0] in NOT_RUN:

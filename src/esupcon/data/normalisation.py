@@ -1,9 +1,8 @@
-"""From stored values to what a model sees: the batch's kind, its statistics, its normalisation."""
+"""Shim: moves to esupcon.classifier.preprocessing; to be deleted."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,12 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esupcon.data.recipes import ImageRecipe, Recipe, TableRecipe
-
-__all__ = ["ChannelStatistics", "Numbers", "channel_statistics", "is_table", "normalise", "per_channel"]
-
-#: One number for all channels (or features), or one for each.
-Numbers = float | Sequence[float] | NDArray[np.floating] | Tensor
+from esupcon.data.augment import Numbers, is_table, per_channel
+from esupcon.data.augmentations import ImageAugmentation, TableAugmentation
 
 
 class ChannelStatistics(NamedTuple):
@@ -33,9 +28,9 @@ def normalise(images: Tensor, mean: Numbers | None = None, std: Numbers | None =
     A floating-point table (n, d) is taken as it is. Left out, mean and std are those of the recipes.
     """
     if is_table(images):
-        centre, spread = (v.to(images.device) for v in per_channel(images, mean, std, TableRecipe()))
+        centre, spread = (v.to(images.device) for v in per_channel(images, mean, std, TableAugmentation()))
         return ((images - centre) / spread).to(torch.float32)
-    centre, spread = (v.view(-1, 1, 1).to(images.device) for v in per_channel(images, mean, std, ImageRecipe()))
+    centre, spread = (v.view(-1, 1, 1).to(images.device) for v in per_channel(images, mean, std, ImageAugmentation()))
     return (images * (1 / (255 * spread))).sub_(centre / spread)
 
 
@@ -69,39 +64,3 @@ def channel_statistics(x: NDArray[np.generic] | Tensor) -> ChannelStatistics:
         )
     std = np.where(constant, 1.0, np.sqrt(variance))
     return ChannelStatistics(tuple(mean.tolist()), tuple(std.tolist()))
-
-
-def is_table(batch: Tensor) -> bool:
-    """True for a floating-point table (n, d), False for uint8 images (n, C, H, W); all else is refused."""
-    if not isinstance(batch, Tensor):
-        raise ValueError(  # noqa: TRY004 - every mistake at the public edge is a ValueError
-            f"a batch is a torch tensor; got {type(batch).__name__}. Pass torch.from_numpy(array)."
-        )
-    shape = tuple(batch.shape)
-    if batch.ndim == 2 and batch.is_floating_point():
-        if not torch.isfinite(batch).all():
-            raise ValueError(
-                f"a table must hold finite numbers; this one of shape {shape} has NaN or inf. Impute it first."
-            )
-        return True
-    if batch.ndim != 4 or batch.dtype != torch.uint8 or shape[1] not in (1, 3) or 0 in shape[2:]:
-        raise ValueError(
-            "a batch is uint8 images (n, C, H, W) with 1 or 3 channels, or a floating-point table (n, d); "
-            f"got {batch.dtype} of shape {shape}."
-        )
-    return False
-
-
-def per_channel(batch: Tensor, mean: Numbers | None, std: Numbers | None, recipe: Recipe) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel of the batch, on the CPU; the recipe's where None is given."""
-    channels = batch.shape[1]
-    dtype = torch.promote_types(batch.dtype, torch.float32)
-    found = []
-    for name, given in (("mean", recipe.mean if mean is None else mean), ("std", recipe.std if std is None else std)):
-        values = torch.as_tensor(given, dtype=dtype, device="cpu").flatten()
-        if len(values) not in (1, channels):
-            raise ValueError(f"{name} is one number or one for each of {channels} channels; got {len(values)}.")
-        if not torch.isfinite(values).all() or (name == "std" and (values <= 0).any()):
-            raise ValueError(f"{name} must be finite{', and above 0' * (name == 'std')}; got {values.tolist()}.")
-        found.append(values.expand(channels))
-    return found[0], found[1]

@@ -1,41 +1,43 @@
-"""The three hard settings: few samples, scarce classes, wrong labels.
+"""Draw hard settings from a data set: few samples, rare classes, wrong labels, and a held-out part.
 
-Each is a pure function of labels and a generator that returns new arrays; ``Scenario`` composes them in a
-fixed order and writes down what was done.
+Each setting is a pure function of labels and a generator. ``Scenario`` applies them in a fixed order and records what
+was drawn; ``prepare`` also sets aside held-out rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import numbers
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["NoiseKind", "Scenario", "ScenarioResult", "imbalance", "label_noise", "low_sample"]
+from esupcon._split import Indices, stratified_split
+
+if TYPE_CHECKING:
+    from esupcon.data.dataset import Dataset
 
 #: How `label_noise` makes labels wrong.
 NoiseKind = Literal["shuffle", "symmetric", "pair"]
 NOISE_KINDS: tuple[NoiseKind, ...] = get_args(NoiseKind)
 
 Labels = NDArray[np.integer]
-Indices = NDArray[np.int64]
 
 
 def low_sample(labels: ArrayLike, n_train: int, rng: np.random.Generator) -> Indices:
-    """Ascending indices of exactly ``n_train`` samples, stratified by class.
+    """Return ascending indices of exactly ``n_train`` samples, stratified by class.
 
-    Class k of N_k among N samples gets n_train N_k / N of them, rounded by largest remainder with ties drawn
-    by the generator; as long as ``n_train`` is not below the number of classes, every class gets at least
-    one. With equal class sizes and one generator state, a smaller sample is a part of a larger one.
+    Class k of N_k among N samples gets n_train N_k / N of them, rounded by largest remainder with ties drawn by the
+    generator; if ``n_train`` is at least the number of classes, every class gets at least one. With equal class sizes
+    and one generator state, a smaller sample is part of a larger one.
     """
     truth = _checked_labels(labels)
     _check_generator(rng)
     _check_n_train(n_train)
     if n_train > len(truth):
-        raise ValueError(f"n_train asks for {n_train} samples and there are {len(truth)}. Ask for fewer.")
+        raise ValueError(f"n_train is {n_train}, and there are {len(truth)} samples. Pass a smaller n_train.")
     classes, counts = np.unique(truth, return_counts=True)
     quotas = _quotas(counts, int(n_train), rng.permutation(len(classes)))
     chosen = [rng.permutation(np.flatnonzero(truth == k))[:q] for k, q in zip(classes, quotas, strict=True)]
@@ -43,20 +45,20 @@ def low_sample(labels: ArrayLike, n_train: int, rng: np.random.Generator) -> Ind
 
 
 def imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator) -> Indices:
-    """Ascending indices after half of the classes were made scarce.
+    """Return ascending indices that make half of the classes rare.
 
-    Of K classes the generator draws floor(K / 2); of each of these round(imbalance_rate * N_k) samples stay,
-    at least one. The other classes stay whole.
+    The generator draws floor(K / 2) of K classes and keeps round(imbalance_rate * N_k) samples of each, at least one.
+    The other classes stay complete.
     """
     return _imbalance(labels, imbalance_rate, rng)[0]
 
 
 def label_noise(labels: ArrayLike, noise_rate: float, rng: np.random.Generator, kind: NoiseKind = "shuffle") -> Labels:
-    """The labels with exactly round(noise_rate * N) of them wrong.
+    """Return the labels with exactly round(noise_rate * N) of them wrong.
 
-    - ``shuffle``: the chosen labels are permuted among themselves so that every one changes class; how many
-      samples carry each label stays as it was. Samples are drawn uniformly, except that no class may hold
-      more than half of the chosen ones: else there is no such permutation.
+    - ``shuffle``: the chosen labels are permuted among themselves so that every one changes class; the number of
+      samples with each label stays. Samples are drawn uniformly, except that no class may hold more than half of the
+      chosen ones: otherwise there is no such permutation.
     - ``symmetric``: each chosen label becomes one of the other classes, uniformly.
     - ``pair``: each chosen label becomes the next class in ascending order, the last one the first.
     """
@@ -87,7 +89,7 @@ def label_noise(labels: ArrayLike, noise_rate: float, rng: np.random.Generator, 
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """Which samples to train on, the labels they carry there, and a JSON-able record of how it came about."""
+    """The samples to train on, their labels, which may be wrong, and a record for JSON of what was drawn."""
 
     indices: Indices
     labels: Labels
@@ -96,11 +98,11 @@ class ScenarioResult:
 
 @dataclass(frozen=True)
 class Scenario:
-    """The settings of one run; None leaves a setting out.
+    """The hard settings of one run; None switches a setting off.
 
-    Applied in this order: scarce classes, then ``n_train`` of what is left, then wrong labels among those: so
-    that exactly ``n_train`` samples are trained on, with exactly that share of wrong labels. Each setting has
-    a generator of its own derived from ``seed``, so switching one on or off does not redraw the others.
+    They are applied in this order: rare classes, then ``n_train`` of the remaining samples, then wrong labels among
+    those. So exactly ``n_train`` samples are trained on, with exactly that share of wrong labels. Each setting has its
+    own generator derived from ``seed``, so switching one on or off does not redraw the others.
     """
 
     n_train: int | None = None
@@ -118,16 +120,16 @@ class Scenario:
             _check_rate("noise_rate", self.noise_rate)
         _check_kind(self.noise_kind)
         if not isinstance(self.seed, numbers.Integral) or self.seed < 0:
-            raise ValueError(f"seed is a whole number, 0 or more; got {self.seed!r}.")
+            raise ValueError(f"seed must be a whole number, 0 or more; got {self.seed!r}.")
 
     def apply(self, labels: ArrayLike) -> ScenarioResult:
-        """The scenario on these labels; the record holds all that was drawn but the indices themselves."""
+        """Apply the scenario to labels. The record holds everything that was drawn except the indices."""
         truth = _checked_labels(labels)
-        draw_scarce, draw_sample, draw_noise = (np.random.default_rng([self.seed, i]) for i in range(3))
+        draw_rare, draw_sample, draw_noise = (np.random.default_rng([self.seed, i]) for i in range(3))
         indices = np.arange(len(truth), dtype=np.int64)
         scarce: Labels | None = None
         if self.imbalance_rate is not None:
-            indices, scarce = _imbalance(truth, self.imbalance_rate, draw_scarce)
+            indices, scarce = _imbalance(truth, self.imbalance_rate, draw_rare)
         if self.n_train is not None:
             indices = indices[low_sample(truth[indices], self.n_train, draw_sample)]
         noisy = kept = truth[indices]
@@ -149,6 +151,43 @@ class Scenario:
         return ScenarioResult(indices, noisy, record)
 
 
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Row indices into `Dataset.x_train` and the labels, maybe wrong, of the rows to train on and of those held out."""
+
+    fit: Indices
+    y_fit: NDArray[np.int64]
+    held: Indices
+    y_held: NDArray[np.int64]
+    record: dict[str, Any] = field(repr=False)
+
+
+def prepare(dataset: Dataset, scenario: Scenario, validation_fraction: float, seed: int) -> Prepared:
+    """Apply a scenario to the training part, then hold out a stratified share of its rows. No image is copied.
+
+    The held-out rows are drawn after the scenario and have the same share of wrong labels: with noisy labels there are
+    no clean ones to validate on either. `n_train` counts both parts.
+    """
+    if not 0 <= validation_fraction < 1:
+        raise ValueError(
+            f"validation_fraction must lie between 0 (none) and 1, 1 excluded; got {validation_fraction}. 0.1 is usual."
+        )
+    drawn = scenario.apply(dataset.y_train)
+    labels = drawn.labels.astype(np.int64)
+    fit, held = np.arange(len(labels)), np.empty(0, np.int64)
+    if validation_fraction > 0:
+        fit, held = stratified_split(labels, validation_fraction, seed)
+    record = {
+        "scenario": drawn.record,
+        "validation_fraction": validation_fraction,
+        "validation_seed": seed,
+        "n_fit": len(fit),
+        "n_held_out": len(held),
+        "n_test": len(dataset.y_test),
+    }
+    return Prepared(drawn.indices[fit], labels[fit], drawn.indices[held], labels[held], record)
+
+
 def _imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator) -> tuple[Indices, Labels]:
     truth = _checked_labels(labels)
     _check_generator(rng)
@@ -156,7 +195,7 @@ def _imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generato
     classes = np.unique(truth)
     if len(classes) < 2:
         raise ValueError(
-            f"imbalance makes half of the classes scarce and needs at least two; "
+            f"imbalance makes half of the classes rare and needs at least two; "
             f"all {len(truth)} labels are {classes[0]}."
         )
     scarce = np.sort(rng.choice(classes, size=len(classes) // 2, replace=False))
@@ -168,9 +207,9 @@ def _imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generato
 
 
 def _quotas(counts: NDArray[np.int64], n: int, order: NDArray[np.int64]) -> list[int]:
-    """How many of each class: n * counts / N by largest remainder, then at least one each if n allows.
+    """Return the number of each class: n * counts / N by largest remainder, then at least one each if n allows.
 
-    ``order`` decides between equals. Whole numbers throughout: no share is lost to rounding.
+    ``order`` decides ties. Integers throughout, so no share is lost to rounding.
     """
     sizes = [int(count) for count in counts]
     total = sum(sizes)
@@ -180,7 +219,7 @@ def _quotas(counts: NDArray[np.int64], n: int, order: NDArray[np.int64]) -> list
         quotas[k] += 1
     if n >= len(sizes):
         for k in [k for k in by_remainder if quotas[k] == 0]:
-            # The one who gives is the one furthest above its share.
+            # The class that is furthest above its share gives one.
             giver = max((j for j in by_remainder if quotas[j] > 1), key=lambda j: quotas[j] * total - n * sizes[j])
             quotas[giver] -= 1
             quotas[k] = 1
@@ -188,12 +227,12 @@ def _quotas(counts: NDArray[np.int64], n: int, order: NDArray[np.int64]) -> list
 
 
 def _shuffle_choice(codes: NDArray[np.intp], n_wrong: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Positions of ``n_wrong`` labels of which no class holds more than half: those can change places."""
+    """Return positions of ``n_wrong`` labels of which no class holds more than half: these can be permuted."""
     counts = np.bincount(codes)
     half = n_wrong // 2
     if np.minimum(counts, half).sum() < n_wrong:
         total, largest = len(codes), int(counts.max())
-        # An even number can change places whenever the classes but the largest hold half of it.
+        # An even number can be permuted if all classes but the largest hold half of it.
         instead = max(2, min(2 * half, 2 * (total - largest)))
         raise ValueError(
             f"label_noise cannot shuffle {n_wrong} of {total} labels so that every one changes class: there are "
@@ -210,11 +249,11 @@ def _shuffle_choice(codes: NDArray[np.intp], n_wrong: int, rng: np.random.Genera
 
 
 def _class_derangement(codes: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.intp]:
-    """A random permutation of the codes in which no place keeps its class.
+    """Return a random permutation of the codes in which no place keeps its class.
 
-    A plain permutation is repaired class by class: places of class c that were dealt c change with random
-    places that neither are nor hold c. If t places are of class c and s of them hold c, there are
-    len - 2 t + s such places, which is enough, for t is at most half; and no repair undoes another.
+    A plain permutation is repaired class by class: places of class c that received c are swapped with random places
+    that neither are nor received c. If t places are of class c and s of them received c, there are len - 2 t + s such
+    places, which is enough because t is at most half; and no repair undoes another.
     """
     dealt = rng.permutation(codes)
     for c in rng.permutation(np.unique(codes)):
@@ -231,7 +270,7 @@ def _class_counts(labels: Labels) -> dict[str, int]:
 
 
 def _digest(indices: Indices, labels: Labels) -> str:
-    """A fingerprint of the outcome, the same on every platform and for every integer type."""
+    """Return a digest of the result, equal on every platform and for every integer type."""
     both = np.concatenate((indices, labels.astype(np.int64))).astype("<i8")
     return hashlib.sha256(both.tobytes()).hexdigest()
 
@@ -240,7 +279,8 @@ def _checked_labels(labels: ArrayLike) -> Labels:
     values = np.asarray(labels)
     if values.ndim != 1 or not len(values) or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(
-            f"labels are a one-dimensional array of integers, not empty; got {values.dtype} of shape {values.shape}."
+            "labels must be a one-dimensional array of integers, not empty; "
+            f"got {values.dtype} of shape {values.shape}."
         )
     return values
 
@@ -248,20 +288,20 @@ def _checked_labels(labels: ArrayLike) -> Labels:
 def _check_generator(rng: np.random.Generator) -> None:
     if not isinstance(rng, np.random.Generator):
         raise ValueError(  # noqa: TRY004 - every mistake at the public edge is a ValueError
-            f"rng is a numpy.random.Generator; got {type(rng).__name__}. Pass numpy.random.default_rng(seed)."
+            f"rng must be a numpy.random.Generator; got {type(rng).__name__}. Pass numpy.random.default_rng(seed)."
         )
 
 
 def _check_n_train(n_train: int) -> None:
     if not isinstance(n_train, numbers.Integral) or isinstance(n_train, bool) or n_train < 1:
-        raise ValueError(f"n_train is a whole number of samples, 1 or more; got {n_train!r}.")
+        raise ValueError(f"n_train must be a whole number of samples, 1 or more; got {n_train!r}.")
 
 
 def _check_rate(name: str, rate: float) -> None:
     if not isinstance(rate, numbers.Real) or not 0 <= rate <= 1:
-        raise ValueError(f"{name} is a share between 0 and 1; got {rate!r}.")
+        raise ValueError(f"{name} must be from 0 to 1; got {rate!r}.")
 
 
 def _check_kind(kind: str) -> None:
     if kind not in NOISE_KINDS:
-        raise ValueError(f"kind of noise is one of {', '.join(NOISE_KINDS)}; got {kind!r}.")
+        raise ValueError(f"the kind of noise must be one of {', '.join(NOISE_KINDS)}; got {kind!r}.")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from esupcon.data import Dataset, load
 from esupcon.data.scenarios import Scenario
-from esupcon.data.split import stratified_split
+from esupcon.data.scenarios import prepare as prepare_rows
 from esupcon.engine import TrainData
 
 Log = Callable[[str], None]
@@ -63,34 +63,16 @@ def prepare(dataset: Dataset, scenario: Scenario, validation_fraction: float, se
     The held-out part is drawn after the scenario and carries the same wrong labels: whoever has noisy labels has
     no clean ones to watch a run by either. `n_train` counts both.
     """
-    if not 0 <= validation_fraction < 1:
-        raise ValueError(
-            f"validation_fraction must lie between 0 (none) and 1, 1 excluded; got {validation_fraction}. "
-            "A tenth is usual."
-        )
-    drawn = scenario.apply(dataset.y_train)
-    labels = drawn.labels.astype(np.int64)
-    fit, held = np.arange(len(labels)), np.empty(0, np.int64)
-    if validation_fraction > 0:
-        fit, held = stratified_split(labels, validation_fraction, seed)
-    fit_rows, held_rows = drawn.indices[fit], drawn.indices[held]
-    x_held, y_held = np.asarray(dataset.x_train[held_rows]), labels[held]
+    rows = prepare_rows(dataset, scenario, validation_fraction, seed)
+    x_held, y_held = np.asarray(dataset.x_train[rows.held]), rows.y_held
     train = TrainData(
-        np.asarray(dataset.x_train[fit_rows]),
-        labels[fit],
+        np.asarray(dataset.x_train[rows.fit]),
+        rows.y_fit,
         dataset.n_classes,
-        x_held if len(held) else None,
-        y_held if len(held) else None,
+        x_held if len(y_held) else None,
+        y_held if len(y_held) else None,
     )
-    record = {
-        "scenario": drawn.record,
-        "validation_fraction": validation_fraction,
-        "validation_seed": seed,
-        "n_fit": len(fit),
-        "n_held_out": len(held),
-        "n_test": len(dataset.y_test),
-    }
-    return Prepared(dataset, train, x_held, y_held, record)
+    return Prepared(dataset, train, x_held, y_held, rows.record)
 
 
 def default_epochs(n_train: int) -> int:

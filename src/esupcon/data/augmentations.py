@@ -1,0 +1,151 @@
+"""Augmentations as data: what may happen to a view. `esupcon.data.augment` computes it; no torch is needed here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal, get_args
+
+#: One number for all channels (or features), or one for each.
+PerChannel = float | tuple[float, ...]
+Padding = Literal["border", "zeros", "reflection"]
+
+# The largest value of each number; all of them are at least 0.
+_LARGEST = {"flip": 1, "jitter": 1, "grey": 1, "brightness": 1, "contrast": 1, "saturation": 1, "shift": 1, "hue": 0.5,
+            "rotation": 180, "corruption": 1, "noise": math.inf}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImageAugmentation:
+    """Operations that make one view of an image; the defaults only normalise.
+
+    Geometry, composed into one resampling:
+
+    - ``crop_area``: crop a share of the area drawn uniformly from this range, with width over height in pixels drawn
+      log-uniformly from ``crop_aspect``, at a uniform position inside the image, and resize it to the full image; None
+      for no crop.
+    - ``pad``: shift by whole pixels, uniform in -pad .. pad on each axis (pad, then crop back to size).
+    - ``shift``: shift by a fraction of the side up to this one, on each axis.
+    - ``zoom``: magnify about the centre, log-uniform in this range; above 1 objects grow.
+    - ``rotation``: rotate by degrees uniform in -rotation .. rotation.
+    - ``flip``: probability of a horizontal flip.
+    - ``padding``: what lies outside the image: its ``border`` pixels repeated, its ``reflection``, or ``zeros``.
+
+    Colour, composed into one affine map and clamped once, to [0, 1]:
+
+    - with probability ``jitter``: factors for ``brightness``, ``contrast`` and ``saturation`` uniform in
+      1 - value .. 1 + value, and a ``hue`` rotation uniform in -hue .. hue turns;
+    - with probability ``grey``: convert to grey.
+
+    Finally ``(view - mean) / std`` with pixels in [0, 1].
+    """
+
+    crop_area: tuple[float, float] | None = None
+    crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    pad: int = 0
+    shift: float = 0.0
+    zoom: tuple[float, float] = (1.0, 1.0)
+    rotation: float = 0.0
+    flip: float = 0.0
+    padding: Padding = "border"
+    jitter: float = 0.0
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+    grey: float = 0.0
+    mean: PerChannel = 0.5
+    std: PerChannel = 0.25
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        for name, largest in (("crop_area", 1.0), ("crop_aspect", math.inf), ("zoom", math.inf)):
+            pair = getattr(self, name)
+            if pair is not None and not (len(pair) == 2 and 0 < pair[0] <= pair[1] <= largest and pair[1] < math.inf):
+                upper = "" if math.isinf(largest) else f" <= {largest:g}"
+                raise ValueError(f"{name} must be a pair (low, high) with 0 < low <= high{upper}; got {pair!r}.")
+        if not isinstance(self.pad, int) or self.pad < 0:
+            raise ValueError(f"pad must be a whole number of pixels, 0 or more; got {self.pad!r}.")
+        if self.padding not in get_args(Padding):
+            raise ValueError(f"padding must be one of {', '.join(get_args(Padding))}; got {self.padding!r}.")
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether a view may differ from its image in geometry."""
+        still = self.crop_area is None and self.zoom == (1.0, 1.0)
+        return not still or any((self.pad, self.shift, self.rotation, self.flip))
+
+
+@dataclass(frozen=True)
+class TableAugmentation:
+    """Operations that make one view of the rows of a table.
+
+    - ``corruption``: probability that a feature's value is replaced by that feature's value in a row of the same batch,
+      drawn uniformly: a draw from the batch's marginal distribution.
+    - ``noise``: standard deviation of Gaussian noise, in units of the feature's standard deviation over the batch, so
+      that the scale of a feature does not matter.
+
+    Finally ``(view - mean) / std``, which by default changes nothing.
+    """
+
+    corruption: float = 0.0
+    noise: float = 0.0
+    mean: PerChannel = 0.0
+    std: PerChannel = 1.0
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+
+
+Augmentation = ImageAugmentation | TableAugmentation
+
+
+def _check_numbers(augmentation: Augmentation) -> None:
+    for name, value in vars(augmentation).items():
+        largest = _LARGEST.get(name)
+        if largest is not None and not (0 <= value <= largest and value < math.inf):
+            raise ValueError(f"{name} must be from 0 to {largest:g}; got {value!r}.")
+
+
+_SIMCLR = ImageAugmentation(
+    crop_area=(0.2, 1.0),
+    flip=0.5,
+    jitter=0.8,
+    brightness=0.4,
+    contrast=0.4,
+    saturation=0.4,
+    hue=0.1,
+    grey=0.2,
+)
+
+#: Augmentations by name.
+AUGMENTATIONS: Mapping[str, Augmentation] = MappingProxyType(
+    {
+        # The reference of contrastive learning on natural images.
+        "simclr": _SIMCLR,
+        # The same for images with another meaning when mirrored: house numbers, signs, writing.
+        "simclr_no_flip": replace(_SIMCLR, flip=0.0),
+        # Usual for supervised training on 32x32 images.
+        "light": ImageAugmentation(pad=4, flip=0.5, padding="reflection"),
+        # For single characters on black: small movements, no flip, no colour.
+        "digits": ImageAugmentation(shift=0.1, zoom=(0.85, 1.15), rotation=12.0, padding="zeros"),
+        "none": ImageAugmentation(),
+        "table": TableAugmentation(corruption=0.2, noise=0.1),
+        # For tables in which every column matters: a value from a row of another class would be wrong.
+        "table_noise": TableAugmentation(noise=0.3),
+    }
+)
+
+
+def find_augmentation(augmentation: str | Augmentation) -> Augmentation:
+    """Return the augmentation of that name, or the augmentation itself."""
+    if isinstance(augmentation, ImageAugmentation | TableAugmentation):
+        return augmentation
+    if not isinstance(augmentation, str) or augmentation not in AUGMENTATIONS:
+        raise ValueError(
+            f"augmentation must be one of {', '.join(AUGMENTATIONS)}, or an ImageAugmentation or TableAugmentation; "
+            f"got {augmentation!r}."
+        )
+    return AUGMENTATIONS[augmentation]
