@@ -174,7 +174,14 @@ def test_table_for_choosing_settings_shows_held_out_accuracy_only(store: Store) 
     assert table.panels[0].cells["ce"][0].summary.mean == 62.5
 
 
-@pytest.mark.parametrize("text", ["", "not json\n", '{"seconds": null}\n', '[1]\n{"seconds": 1}\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "not json\n", '{"seconds": null}\n', '[1]\n{"seconds": 1}\n'),
+        *(f'{{"seconds": {value}, "images_per_second": 1}}\n' for value in (f"1{'0' * 400}", "NaN", "Infinity", -1)),
+        '{"seconds": 1e308, "images_per_second": 1e308}\n',
+    ],
+)
 def test_damaged_timing_gives_no_figure(store: Store, text: str) -> None:
     one = row("ce", 0)
     folder = write_run(store, one)

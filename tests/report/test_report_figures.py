@@ -86,6 +86,16 @@ def test_long_histories_are_thinned(store: Store) -> None:
     assert len(xs) == 200 and xs[0] == 1 and xs[-1] == 1000
 
 
+def test_numbers_that_are_not_finite_are_not_drawn(store: Store) -> None:
+    one = row("ce", 0)
+    note_plan(store, [one])
+    folder = write_run(store, one)
+    values = (f"1{'0' * 400}", "NaN", "-Infinity", "true", '"1"', "[]", "0.5")
+    (folder / "history.jsonl").write_text("".join(f'{{"stage": [1], "loss": {value}}}\n' for value in values))
+    (card,) = cards(sections_of(store.root)["curves"])
+    assert card.figure["data"][0]["y"][-1] == 0.5 and len(card.figure["data"][0]["y"]) <= 2
+
+
 def test_confusions_are_shares_of_the_counts(store: Store) -> None:
     one = row("ce", 0)
     note_plan(store, [one])

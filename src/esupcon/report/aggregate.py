@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,15 +49,20 @@ class Measure:
         return 100 * (value / baseline - 1) if self.relative else value - baseline
 
 
+def number_in(record: Mapping[str, Any], name: str) -> float | None:
+    """Return a number of a JSON line; None if it is missing, not a number or not finite."""
+    value = record.get(name)
+    if not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        return None
+    return float(value)
+
+
 def step_milliseconds(run: StoredRun) -> float | None:
     """Return the time of a training step: seconds of all epochs over their steps, which are images / batch size."""
-    seconds = images = 0.0
-    for line in run.timing:
-        duration, rate = line.get("seconds"), line.get("images_per_second")
-        if isinstance(duration, int | float) and isinstance(rate, int | float):
-            seconds += duration
-            images += duration * rate
-    return 1000 * seconds / (images / run.result.batch_size) if images > 0 else None
+    lines = [(number_in(line, "seconds"), number_in(line, "images_per_second")) for line in run.timing]
+    known = [(seconds, rate) for seconds, rate in lines if seconds is not None and rate is not None]
+    n_steps = sum(seconds * rate for seconds, rate in known) / run.result.batch_size
+    return 1000 * sum(seconds for seconds, _ in known) / n_steps if 0 < n_steps < math.inf else None
 
 
 def peak_megabytes(run: StoredRun) -> float | None:

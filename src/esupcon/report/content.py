@@ -31,13 +31,7 @@ from esupcon.report.projection import Embedding, sample
 MOST_COLUMNS = 12  # settings of which single runs are drawn
 
 
-@dataclass(frozen=True, eq=False)
-class Confusion:
-    """True and predicted class of each test sample, and the number of classes."""
-
-    labels: NDArray[np.integer[Any]]
-    predicted: NDArray[np.integer[Any]]
-    n_classes: int
+Confusion = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]  # true and predicted class of each test sample
 
 
 @dataclass(frozen=True)
@@ -269,7 +263,7 @@ def _confusion(path: Path, n_classes: int) -> Confusion:
     predictions = Predictions.load(path)
     if predictions.n_classes != n_classes:
         raise ValueError(f"it has {predictions.n_classes:,} classes; the run has {n_classes:,}")
-    return Confusion(predictions.labels, predictions.logits.argmax(axis=1), n_classes)
+    return predictions.labels, predictions.logits.argmax(axis=1)
 
 
 def _embedding(path: Path, n_classes: int) -> Embedding | None:

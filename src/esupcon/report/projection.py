@@ -102,7 +102,8 @@ def tsne(x: Array, perplexity: float = 20.0) -> Array:
     rate = np.float32(max(n / _EXAGGERATION / 4, 50.0))
     for iteration in range(_ITERATIONS):
         attraction = p * np.float32(_EXAGGERATION) if iteration < _EXAGGERATED else p
-        kernel = _kernel(y)
+        kernel = 1 / (1 + _squared_distances(y))
+        np.fill_diagonal(kernel, 0)
         force = (attraction - kernel / kernel.sum()) * kernel
         gradient = 4 * (force.sum(axis=1)[:, None] * y - force @ y)
         # Steps grow in a direction that keeps its sign, and shrink where the sign changes.
@@ -116,17 +117,6 @@ def _squared_distances(x: Array) -> Array:
     norms = np.einsum("ij,ij->i", x, x)
     distances: Array = np.maximum(norms[:, None] + norms[None, :] - 2 * (x @ x.T), 0)
     return distances
-
-
-def _kernel(y: Array) -> Array:
-    """Return 1 / (1 + |y_i - y_j|²), zero on the diagonal, from one matrix product."""
-    norms = np.einsum("ij,ij->i", y, y)
-    ones = np.ones_like(norms)
-    kernel: Array = np.column_stack([y, norms + 1, ones]) @ np.stack([*(-2 * y.T), ones, norms])
-    np.maximum(kernel, 1, out=kernel)
-    np.reciprocal(kernel, out=kernel)
-    np.fill_diagonal(kernel, 0)
-    return kernel
 
 
 def _joint(distances: Array, perplexity: float) -> Array:

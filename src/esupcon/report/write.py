@@ -22,7 +22,7 @@ from esupcon._console import count, duration
 from esupcon._io import write_bytes
 from esupcon.report import format as formats
 from esupcon.report.content import Content, read
-from esupcon.report.figures import Section, not_drawn_note, sections, styles
+from esupcon.report.figures import Section, sections, styles
 
 Format = Literal["html", "markdown", "csv", "latex"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -142,7 +142,6 @@ def _html(content: Content) -> str:
         content=content,
         methods=[(method, style[method].colour) for method in content.methods],
         sections=drawn,
-        not_drawn=not_drawn_note(content) if drawn else "",
         has_plotly=plotly is not None,
         style=_page_file("style.css"),
         scripts=scripts,
