@@ -16,7 +16,7 @@ from esupcon import ContrastiveClassifier
 from esupcon.probability import (
     adapt_to_priors,
     auroc,
-    bootstrap_interval,
+    bootstrap_intervals,
     class_priors,
     coverage,
     estimate_priors,
@@ -57,7 +57,7 @@ raw = classifier.predict_proba(X_test)
 classifier.calibrate(X_calibrate, y_calibrate)
 p = classifier.predict_proba(X_test)
 for name, probabilities in (("before", raw), ("after", p)):
-    error = bootstrap_interval("expected_calibration_error", probabilities, y_test)
+    error = bootstrap_intervals(probabilities, y_test)["ece"]
     print(f"calibration error {name}: {100 * error.value:.1f} % ({100 * error.low:.1f} to {100 * error.high:.1f})")
 pictures = Path("runs/examples")
 pictures.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ from esupcon.methods import METHODS
 from esupcon.pipeline.evaluate import calibrate
 from esupcon.pipeline.predict import BATCH, Prediction, predict_files
 from esupcon.pipeline.trained import load_trained
-from esupcon.probability import Predictions, fit_temperature
+from esupcon.probability import Predictions, smoothed_temperature
 from tiny_images import CLASSES, pictures, write_folder, write_npz
 
 QUICK = ("--encoder", "mlp-8x1", "--precision", "32", "--steps", "2")
@@ -225,7 +225,7 @@ def test_calibration_uses_the_held_out_part(esupcon, trained: Path, corners: Pat
     printed = esupcon("calibrate", trained, corners, "--json", "--plot", tmp_path / "c.png")
     assert printed.code == 0
     temperature = printed.json["temperature"]
-    assert temperature == pytest.approx(fit_temperature(held.logits, held.labels), rel=1e-3)
+    assert temperature == pytest.approx(smoothed_temperature(held.logits, held.labels), rel=1e-3)
     assert printed.json["n_calibration"] == 9
     assert (tmp_path / "c.png").exists()
     after = esupcon("evaluate", trained, corners, "--json").json

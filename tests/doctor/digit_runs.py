@@ -28,7 +28,7 @@ TERMS = {
 @dataclass
 class Outcome:
     findings: list[Finding] = field(default_factory=list)
-    steps_of: dict[str, int] = field(default_factory=dict)  # when each code was first said
+    steps_of: dict[str, int] = field(default_factory=dict)  # when each code was first reported
     accuracy: float = 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""Real training: healthy runs are watched in silence, and sick ones are named for what ails them."""
+"""Real training: healthy runs have no findings, and unhealthy ones the right ones."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from digit_runs import TERMS, digits, train
 
 
 @pytest.mark.parametrize("method", TERMS)
-def test_a_healthy_run_is_watched_in_silence(method: str) -> None:
+def test_healthy_run_has_no_findings(method: str) -> None:
     outcome = train(method)
     assert outcome.accuracy > 0.9
     assert outcome.findings == []
 
 
 @pytest.mark.parametrize("changes", [{"epochs": 2}, {"warmup": 0.0}, {"temperature": 0.2}, {"lr": 0.02}, {"seed": 1}])
-def test_so_are_healthy_variations(changes: dict[str, float]) -> None:
+def test_healthy_variations_have_no_findings(changes: dict[str, float]) -> None:
     assert train(**changes).findings == []  # type: ignore[arg-type]
 
 
-def test_noisy_labels_are_no_trouble_of_the_optimisation() -> None:
+def test_noisy_labels_have_no_findings() -> None:
     rng, labels = np.random.default_rng(0), digits()[1].clone()
     wrong = rng.choice(len(labels), int(0.4 * len(labels)), replace=False)
     labels[wrong] = torch.tensor(rng.integers(0, 10, len(wrong)))
@@ -30,7 +30,7 @@ def test_noisy_labels_are_no_trouble_of_the_optimisation() -> None:
 
 
 @pytest.mark.parametrize("method", ["esupcon", "supcon_tt", "spce"])
-def test_a_learning_rate_of_100_is_named_early(method: str) -> None:
+def test_learning_rate_of_100_is_found_early(method: str) -> None:
     outcome = train(method, lr=100.0, warmup=0.0, epochs=6)
     assert outcome.codes[0] == "lr-too-high"
     assert outcome.steps_of["lr-too-high"] <= 20
@@ -38,7 +38,7 @@ def test_a_learning_rate_of_100_is_named_early(method: str) -> None:
     assert "to 10," in outcome.findings[0].remedy
 
 
-def test_cross_entropy_at_that_rate_is_named_before_it_is_lost() -> None:
+def test_diverging_cross_entropy_is_found_before_it_is_infinite() -> None:
     outcome = train("ce", lr=100.0)
     assert outcome.codes == ["lr-too-high", "loss-not-finite"]
     assert outcome.findings[1].severity == "error"
@@ -46,7 +46,7 @@ def test_cross_entropy_at_that_rate_is_named_before_it_is_lost() -> None:
 
 
 @pytest.mark.parametrize("method", ["esupcon", "supcon_tt", "ce_n"])
-def test_a_temperature_of_a_thousandth_is_named_and_so_is_the_collapse_it_brings(method: str) -> None:
+def test_temperature_of_a_thousandth_is_found_and_the_collapse_it_causes(method: str) -> None:
     outcome = train(method, temperature=1e-3)
     assert outcome.codes == ["temperature-too-low", "collapse"]
     assert "temperature 0.001" in outcome.findings[0].message
@@ -54,14 +54,14 @@ def test_a_temperature_of_a_thousandth_is_named_and_so_is_the_collapse_it_brings
     assert outcome.steps_of["temperature-too-low"] == 1
 
 
-def test_saturation_is_also_seen_in_the_answers() -> None:
+def test_saturation_is_also_found_in_the_predictions() -> None:
     outcome = train("spce", temperature=1e-3, epochs=4)
     assert outcome.codes == ["temperature-too-low"]
     assert "99.9 % sure" in outcome.findings[0].message
 
 
 @pytest.mark.parametrize("method", ["esupcon", "supcon_tt", "spce", "ce_n"])
-def test_a_temperature_of_fifty_is_named_at_the_first_step_and_nothing_else_is(method: str) -> None:
+def test_temperature_of_fifty_is_the_only_finding_at_the_first_step(method: str) -> None:
     outcome = train(method, temperature=50.0, epochs=6)
     assert outcome.codes == ["temperature-too-high"]
     assert outcome.findings[0].severity == "warning"
@@ -69,11 +69,11 @@ def test_a_temperature_of_fifty_is_named_at_the_first_step_and_nothing_else_is(m
 
 
 @pytest.mark.parametrize("method", ["esupcon", "ce"])
-def test_a_learning_rate_that_moves_nothing_is_named(method: str) -> None:
+def test_learning_rate_that_is_far_too_low_is_found(method: str) -> None:
     outcome = train(method, lr=1e-6)
     assert outcome.codes == ["stuck"]
     assert "Try a learning rate of 1e-05 instead of 1e-06" in outcome.findings[0].remedy
 
 
-def test_a_temperature_has_no_say_in_a_linear_head() -> None:
+def test_temperature_does_not_matter_to_a_linear_head() -> None:
     assert train("ce", temperature=50.0, epochs=3).findings == []

@@ -7,11 +7,10 @@ import pytest
 from estimator_data import blobs, quick
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
 from sklearn.datasets import make_classification
 
-from esupcon.estimator.calibration import draw_held_out, folds, smoothed_temperature
-from esupcon.probability import fit_temperature, negative_log_likelihood, softmax
+from esupcon.estimator.calibration import draw_held_out, folds
+from esupcon.probability import negative_log_likelihood
 
 
 def test_the_way_depends_on_how_much_there_is() -> None:
@@ -46,28 +45,6 @@ def test_calibrate_is_a_parameter_too() -> None:
     classifier = quick(calibrate=True)
     assert classifier.calibrate and classifier.calibrate == True and repr(classifier.calibrate) == "True"  # noqa: E712
     assert not quick().calibrate
-
-
-def test_all_right_answers_do_not_make_certainty() -> None:
-    logits = np.tile([5.0, 0.0, 0.0], (9, 1))
-    codes = np.zeros(9, np.int64)
-    assert fit_temperature(logits, codes) < 0.1
-    p = softmax(logits / smoothed_temperature(logits, codes))
-    # Nine right and one imagined wrong: the likeliest belief is nine in ten, as far as one number can say it.
-    best = minimize_scalar(
-        lambda t: -(9 * np.log(softmax(logits / t)[0, 0]) + np.log(softmax(logits / t)[0, 1])), bounds=(0.1, 50)
-    ).x
-    assert p[0, 0] == pytest.approx(softmax(logits / best)[0, 0], abs=1e-3)
-    assert 0.8 < p[0, 0] < 0.95
-
-
-def test_balance_counts_each_class_the_same() -> None:
-    rng = np.random.default_rng(0)
-    codes = np.repeat([0, 1], [90, 10])
-    logits = rng.normal(size=(100, 2)) + np.eye(2)[codes]
-    repeated = np.concatenate([np.arange(90), np.tile(np.arange(90, 100), 9)])
-    expected = smoothed_temperature(logits[repeated], codes[repeated])
-    assert smoothed_temperature(logits, codes, balance=True) == pytest.approx(expected, rel=0.1)
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=80), st.floats(0.01, 0.99), st.integers(0, 2**32 - 1))

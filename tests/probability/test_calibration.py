@@ -1,110 +1,338 @@
+import json
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from pydantic import ValidationError
+from scipy.optimize import minimize_scalar
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.frozen import FrozenEstimator
 
+from esupcon._split import stratified_split
 from esupcon.probability import (
+    Calibration,
+    CalibrationFigures,
+    Predictions,
+    adapt_to_priors,
+    can_calibrate,
+    estimate_priors,
     expected_calibration_error,
     fit_temperature,
     held_out_calibration,
+    log_softmax,
     negative_log_likelihood,
     paper_calibration,
     reliability_bins,
+    smoothed_temperature,
     softmax,
-    stratified_split,
 )
 
 
-def test_the_papers_protocol_step_by_step(cifar10) -> None:
-    report = paper_calibration(cifar10.logits, cifar10.labels, seed=5, n_resamples=100)
-    chosen, rest = stratified_split(cifar10.labels, fraction=0.2, rng=5)
-    logits, labels = cifar10.logits.astype(np.float64), cifar10.labels
-    assert (report.n_calibration, report.n_evaluation) == (600, 2400)
-    assert report.temperature == fit_temperature(logits[chosen], labels[chosen])
-    assert report.ece_before == expected_calibration_error(softmax(logits[rest]), labels[rest])
-    after = softmax(logits[rest], report.temperature)
-    assert report.ece_after == expected_calibration_error(after, labels[rest])
-    assert report.nll_after == negative_log_likelihood(after, labels[rest])
-    assert np.array_equal(report.bins_after.counts, reliability_bins(after, labels[rest]).counts)
-    assert report.bins_before.expected_calibration_error == report.ece_before
-    for interval, value in (
-        (report.ece_before_interval, report.ece_before),
-        (report.ece_after_interval, report.ece_after),
-    ):
-        assert interval.value == value
-        assert interval.low <= value <= interval.high
+def mean_nll(logits, labels, temperature: float) -> float:
+    return float(-log_softmax(logits, temperature)[np.arange(len(labels)), labels].mean())
 
 
-def test_calibration_helps_on_real_logits(cifar10) -> None:
-    report = paper_calibration(cifar10.logits, cifar10.labels)
-    assert report.temperature > 1.2
-    assert report.ece_after < report.ece_before / 2
-    assert report.nll_after < report.nll_before
-    assert report.ece_before_interval.low > report.ece_after
+def drawn(n: int, n_classes: int, temperature: float, seed: int = 0):
+    """Logits of spread 3 and labels that follow softmax(logits / temperature)."""
+    rng = np.random.default_rng(seed)
+    logits = 3.0 * rng.normal(size=(n, n_classes))
+    cumulative = np.cumsum(softmax(logits, temperature), axis=1)
+    return logits, (rng.random((n, 1)) > cumulative).sum(axis=1).clip(max=n_classes - 1)
 
 
-def test_the_seed_decides(cifar10) -> None:
-    first, again, other = (
-        paper_calibration(cifar10.logits, cifar10.labels, seed=seed, n_resamples=20) for seed in (1, 1, 2)
+# fit_temperature
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0, 5.0])
+def test_temperature_that_generated_the_labels_is_found(temperature: float) -> None:
+    logits, labels = drawn(20_000, 5, temperature)
+    assert fit_temperature(logits, labels) == pytest.approx(temperature, rel=0.05)
+
+
+def test_temperature_agrees_with_direct_minimisation(cifar10) -> None:
+    found = fit_temperature(cifar10.logits, cifar10.labels)
+    direct = minimize_scalar(
+        lambda log_t: mean_nll(cifar10.logits, cifar10.labels, np.exp(log_t)),
+        bounds=(-3, 3),
+        method="bounded",
+        options={"xatol": 1e-9},
     )
-    assert (first.temperature, first.ece_after_interval) == (again.temperature, again.ece_after_interval)
+    assert found == pytest.approx(np.exp(direct.x), rel=1e-6)
+    assert 1.2 < found < 1.8  # an overconfident network
+
+
+def test_temperature_agrees_with_scikit_learn(cifar10) -> None:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+
+    class Logits(ClassifierMixin, BaseEstimator):
+        def fit(self, X, y):
+            self.classes_ = np.unique(y)
+            return self
+
+        def decision_function(self, X):
+            return X
+
+        def predict(self, X):
+            return self.classes_[X.argmax(axis=1)]
+
+    logits = cifar10.logits.astype(np.float64)
+    frozen = FrozenEstimator(Logits().fit(logits, cifar10.labels))
+    peer = CalibratedClassifierCV(frozen, method="temperature", cv=2, ensemble=False).fit(logits, cifar10.labels)
+    ours = softmax(logits, fit_temperature(logits, cifar10.labels))
+    np.testing.assert_allclose(ours, peer.predict_proba(logits), atol=2e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("offset", [0.0, 5.0])
+def test_temperature_follows_the_scale_of_the_logits(cifar10, scale: float, offset: float) -> None:
+    logits = cifar10.logits.astype(np.float64)
+    expected = scale * fit_temperature(logits, cifar10.labels)
+    assert fit_temperature(scale * (logits + offset), cifar10.labels) == pytest.approx(expected, rel=1e-6)
+    extreme = scale * np.array([[3.0, 1.0, 0.0], [0.0, 2.0, 4.0], [0.0, 5.0, 3.0]])
+    assert fit_temperature(extreme, [0, 2, 1]) == pytest.approx(scale * 2.0 / 1000)  # every label ranked first
+    assert fit_temperature(extreme, [2, 0, 0]) == pytest.approx(scale * 4.0 * 1000)  # logits point away
+
+
+def test_constant_logits_keep_temperature_one() -> None:
+    assert fit_temperature(np.full((5, 3), 7.0), [0, 1, 2, 0, 1]) == 1.0
+    assert fit_temperature([[4.0, 4.0, -np.inf]], [1]) == 1.0
+
+
+def test_rows_and_columns_without_information_do_not_change_the_temperature() -> None:
+    logits, labels = drawn(400, 3, 2.0)
+    expected = fit_temperature(logits, labels)
+    constant_rows = np.vstack([logits, np.zeros((300, 3))])
+    assert fit_temperature(constant_rows, np.append(labels, np.zeros(300, int))) == pytest.approx(expected, rel=1e-8)
+    for stand_in in (-np.inf, -1e4, -1e9, float(np.finfo(np.float32).min)):
+        masked = np.hstack([logits, np.full((400, 2), stand_in)])
+        assert fit_temperature(masked, labels) == pytest.approx(expected, rel=1e-6)
+    tied = fit_temperature(np.hstack([logits, logits * (1 + 1e-15)]), labels)
+    assert tied == pytest.approx(fit_temperature(np.hstack([logits, logits]), labels), rel=1e-6)
+
+
+def test_masked_label_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"label 1 of row 1 has logit -inf"):
+        fit_temperature([[1.0, 2.0], [1.0, -np.inf]], [0, 1])
+
+
+@st.composite
+def logits_and_labels(draw):
+    n, n_classes = draw(st.integers(1, 12)), draw(st.integers(2, 5))
+    scale = 10.0 ** draw(st.integers(-6, 6))
+    values = st.one_of(st.floats(-1, 1), st.sampled_from([-1.0, 0.0, 0.5, 1.0]))
+    logits = scale * draw(hnp.arrays(np.float64, (n, n_classes), elements=values))
+    return logits, draw(hnp.arrays(np.int64, n, elements=st.integers(0, n_classes - 1)))
+
+
+@settings(deadline=None, max_examples=200)
+@given(logits_and_labels())
+def test_temperature_is_positive_and_no_other_in_the_interval_is_better(case) -> None:
+    logits, labels = case
+    found = fit_temperature(logits, labels)
+    assert np.isfinite(found)
+    assert found > 0
+    nll = mean_nll(logits, labels, found)
+    gaps = logits.max(axis=1, keepdims=True) - logits
+    gaps[gaps < 1e-100] = 0.0  # as documented, a tie
+    if not (gaps > 0).any():
+        assert found == 1.0
+        return
+    smallest = np.median([row[row > 0].min() for row in gaps if (row > 0).any()]) / 1000
+    largest = np.median([row.max() for row in gaps if (row > 0).any()]) * 1000
+    for temperature in np.geomspace(smallest, largest, 60):
+        assert nll <= mean_nll(logits, labels, temperature) + 1e-9 * max(1.0, nll)
+
+
+# smoothed_temperature
+
+
+def test_perfect_held_out_predictions_do_not_give_certainty() -> None:
+    labels = np.arange(9) % 3
+    logits = 5.0 * np.eye(3)[labels]
+    assert fit_temperature(logits, labels) < 0.1
+    # Nine correct and one imagined mistake.
+    best = minimize_scalar(
+        lambda t: -(9 * np.log(softmax(logits / t)[0, 0]) + np.log(softmax(logits / t)[0, 1])), bounds=(0.1, 50)
+    ).x
+    p = softmax(logits, smoothed_temperature(logits, labels))
+    assert p[0, 0] == pytest.approx(softmax(logits, best)[0, 0], abs=1e-3)
+    assert 0.8 < p[0, 0] < 0.95
+
+
+def test_smoothing_matters_less_with_more_samples(cifar10) -> None:
+    shifts = []
+    for n in (30, 300, 3000):
+        logits, labels = cifar10.logits[:n], cifar10.labels[:n]
+        shifts.append(smoothed_temperature(logits, labels) / fit_temperature(logits, labels) - 1)
+    assert shifts[0] > shifts[1] > shifts[2] > 0
+    assert shifts[2] < 0.001
+
+
+def test_smoothed_temperature_of_few_samples_makes_calibration_no_worse_on_average(cifar10) -> None:
+    """The plain rule, fitted on 16 samples, raises the NLL of the rest; the smoothed one must not."""
+    rng = np.random.default_rng(0)
+    change = {"plain": [], "smoothed": []}
+    for _ in range(60):
+        rows = rng.choice(len(cifar10), 16, replace=False)
+        rest = np.setdiff1d(np.arange(len(cifar10)), rows)
+        few = cifar10.logits[rows].astype(float), cifar10.labels[rows]
+        others = cifar10.logits[rest].astype(float), cifar10.labels[rest]
+        before = mean_nll(*others, 1.0)
+        change["plain"].append(mean_nll(*others, fit_temperature(*few)) - before)
+        change["smoothed"].append(mean_nll(*others, smoothed_temperature(*few)) - before)
+    assert np.mean(change["smoothed"]) < 0 < np.mean(change["plain"])
+
+
+def test_balance_gives_rare_classes_equal_weight() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], [500, 25])
+    logits = np.stack([np.zeros(525), np.where(labels == 1, 1.0, -4.0) + rng.normal(size=525)], axis=1)
+    plain, balanced = (smoothed_temperature(logits, labels, balance=b) for b in (False, True))
+    repeated = np.concatenate([np.arange(500), np.tile(np.arange(500, 525), 20)])
+    assert balanced == pytest.approx(fit_temperature(logits[repeated], labels[repeated]), rel=0.1)
+    assert abs(balanced / plain - 1) > 0.2
+
+
+@pytest.mark.parametrize("labels", [[0], [1, 1, 1]])
+def test_one_sample_or_one_class_is_refused_with_a_remedy(labels) -> None:
+    logits = np.eye(2)[labels]
+    assert not can_calibrate(labels)
+    for call in (
+        lambda: smoothed_temperature(logits, labels),
+        lambda: held_out_calibration(Predictions(logits, labels), Predictions([[1.0, 0.0], [0.0, 1.0]], [0, 1])),
+        lambda: Calibration().fit(logits, labels, how="given"),
+    ):
+        with pytest.raises(ValueError, match=r"at least two classes; got .* Pass more labelled samples"):
+            call()
+    assert can_calibrate([0, 1])
+
+
+# measured calibration
+
+
+def test_paper_protocol_step_by_step(cifar10) -> None:
+    figures = paper_calibration(cifar10, seed=5, n_resamples=100)
+    rest, chosen = stratified_split(cifar10.labels, 0.2, 5)
+    logits, labels = cifar10.logits.astype(np.float64), cifar10.labels
+    assert np.bincount(labels[chosen]).tolist() == [round(n / 5) for n in np.bincount(labels)]
+    assert (figures.protocol, figures.n_calibration, figures.n_evaluation) == ("paper", len(chosen), len(rest))
+    assert figures.temperature == fit_temperature(logits[chosen], labels[chosen])
+    for temperature, ece, nll, bins, (low, high) in (
+        (1.0, figures.ece_before, figures.nll_before, figures.bins_before, figures.ece_before_interval),
+        (figures.temperature, figures.ece_after, figures.nll_after, figures.bins_after, figures.ece_after_interval),
+    ):
+        p = softmax(logits[rest], temperature)
+        assert ece == expected_calibration_error(p, labels[rest])
+        assert nll == negative_log_likelihood(p, labels[rest])
+        assert bins == reliability_bins(p, labels[rest])
+        assert low <= ece <= high
+    assert figures.temperature > 1.2
+    assert figures.ece_after < figures.ece_before / 2
+    assert figures.ece_before_interval[0] > figures.ece_after
+
+
+def test_seed_decides_the_draw(cifar10) -> None:
+    first, again, other = (paper_calibration(cifar10, seed=seed, n_resamples=20) for seed in (1, 1, 2))
+    assert first == again
     assert first.temperature != other.temperature
 
 
-def test_settings_arrive(cifar10) -> None:
-    report = paper_calibration(cifar10.logits, cifar10.labels, fraction=0.5, n_bins=10, confidence=0.8, n_resamples=20)
-    assert (report.n_calibration, len(report.bins_after.counts)) == (1500, 10)
-    assert report.ece_after_interval.confidence == 0.8
+def test_small_test_sets_get_the_smoothed_temperature(cifar10) -> None:
+    small = Predictions(cifar10.logits[:200], cifar10.labels[:200])
+    _, chosen = stratified_split(small.labels, 0.2, 0)
+    expected = smoothed_temperature(small.logits[chosen], small.labels[chosen])
+    assert paper_calibration(small, n_resamples=20).temperature == expected
 
 
-def test_held_out_uses_one_part_and_measures_the_other(cifar10) -> None:
+def test_held_out_calibration_fits_on_one_part_and_measures_on_the_other(cifar10) -> None:
     logits, labels = cifar10.logits, cifar10.labels
-    report = held_out_calibration(logits[:500], labels[:500], logits[500:], labels[500:], n_resamples=20)
-    assert report.temperature == fit_temperature(logits[:500], labels[:500])
-    assert (report.n_calibration, report.n_evaluation) == (500, 2500)
-    with pytest.raises(ValueError, match="labels must be one class index per row"):
-        held_out_calibration(logits[:500], labels[:499], logits[500:], labels[500:])
+    held_out, test = Predictions(logits[:500], labels[:500]), Predictions(logits[500:], labels[500:])
+    figures = held_out_calibration(held_out, test, n_resamples=20)
+    assert figures.temperature == smoothed_temperature(logits[:500], labels[:500])
+    assert (figures.protocol, figures.n_calibration, figures.n_evaluation) == ("held-out", 500, 2500)
+    assert figures.ece_after == expected_calibration_error(test.probabilities(figures.temperature), test.labels)
+    stored = json.loads(json.dumps(figures.model_dump(mode="json"), allow_nan=False))
+    assert CalibrationFigures.model_validate(stored) == figures
 
 
-@pytest.mark.parametrize("fraction", [0.1, 0.2, 1 / 3, 0.5, 0.9])
-@pytest.mark.parametrize("n_classes", [1, 3, 10])
-def test_a_split_is_stratified_complete_and_of_the_right_size(fraction: float, n_classes: int) -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        labels = rng.integers(n_classes, size=rng.integers(10, 80))
-        chosen, rest = stratified_split(labels, fraction=fraction, rng=rng)
-        assert sorted([*chosen, *rest]) == list(range(len(labels)))
-        assert len(chosen) == round(fraction * len(labels))
-        for k in range(n_classes):
-            assert abs((labels[chosen] == k).sum() - fraction * (labels == k).sum()) < 1
+# Calibration of a classifier
+
+LOGITS = np.random.default_rng(0).normal(size=(40, 3))
 
 
-def test_exact_shares_are_exact() -> None:
-    labels = np.repeat(np.arange(7), 15)
-    chosen, _ = stratified_split(labels, fraction=0.2)
-    assert np.bincount(labels[chosen]).tolist() == [3] * 7
-    hundreds = np.repeat(np.arange(7), 100)  # 0.29 · 100 is a bit less than 29 in binary
-    assert np.bincount(hundreds[stratified_split(hundreds, fraction=0.29)[0]]).tolist() == [29] * 7
+def test_probabilities_are_softmax_at_the_temperature() -> None:
+    np.testing.assert_allclose(Calibration(temperature=2.5).probabilities(LOGITS), softmax(LOGITS, 2.5), atol=1e-15)
+    extreme = Calibration(temperature=1e-3).probabilities([[1e90, 0.0], [0.0, -np.inf]])
+    np.testing.assert_array_equal(extreme, [[1, 0], [1, 0]])
 
 
-def test_equal_remainders_are_drawn_by_the_seed() -> None:
-    """Ten classes of one sample: which two are chosen must not always be the same two."""
-    seen = {tuple(stratified_split(np.arange(10), fraction=0.2, rng=seed)[0]) for seed in range(30)}
-    assert len(seen) > 10
+@pytest.mark.parametrize("balanced", [False, True])
+def test_weights_and_priors_follow_bayes_rule_and_the_exported_bias(balanced: bool) -> None:
+    weight, counts, target = np.array([1.0, 2.0, 0.5]), np.array([30, 10, 60]), np.array([0.2, 0.2, 0.6])
+    calibration = Calibration(
+        temperature=1.7, balanced=balanced, class_weight=tuple(weight), class_counts=tuple(counts.tolist())
+    )
+    weighted = softmax(LOGITS / 1.7 + np.log(weight))
+    np.testing.assert_allclose(calibration.probabilities(LOGITS), weighted, atol=1e-12)
+    source = (np.ones(3) if balanced else counts) * weight
+    np.testing.assert_allclose(calibration.source_priors, source / source.sum())
+    adapted = calibration.with_priors(target)
+    expected = adapt_to_priors(weighted, source / source.sum(), target)
+    np.testing.assert_allclose(adapted.probabilities(LOGITS), expected, atol=1e-12)
+    np.testing.assert_allclose(softmax(LOGITS / 1.7 + adapted.bias(3)), expected, atol=1e-12)
+    assert adapted.with_priors(None) == calibration
+
+
+def test_adapting_to_samples_uses_the_estimated_priors() -> None:
+    calibration = Calibration(class_counts=(10, 10, 10))
+    expected = estimate_priors(softmax(LOGITS), np.full(3, 1 / 3)).priors
+    np.testing.assert_allclose(calibration.adapt(LOGITS).target_priors, expected)
+    np.testing.assert_allclose(calibration.adapt(LOGITS).adapt(LOGITS).target_priors, expected)
+
+
+def test_one_row_hardly_changes_the_priors() -> None:
+    adapted = Calibration(class_counts=(10, 10, 10)).adapt([[50.0, 0.0, 0.0]])
+    assert adapted.target_priors[0] == pytest.approx(0.5)  # one row and three imagined ones
+
+
+def test_classes_without_training_samples_keep_prior_zero() -> None:
+    calibration = Calibration(class_counts=(10, 10, 0))
+    adapted = calibration.adapt(LOGITS)
+    assert adapted.target_priors[2] == 0.0
+    assert (adapted.probabilities(LOGITS)[:, 2] == 0.0).all()
+    with pytest.raises(ValueError, match=r"must be 0 for classes without training samples; class 2 has 0\.1"):
+        calibration.with_priors([0.5, 0.4, 0.1])
+
+
+def test_fit_keeps_weights_and_priors_and_records_its_samples(cifar10) -> None:
+    before = Calibration(class_counts=(1,) * 10, target_priors=(0.1,) * 10)
+    after = before.fit(cifar10.logits, cifar10.labels, how="held-out")
+    assert after.temperature == smoothed_temperature(cifar10.logits, cifar10.labels)
+    assert (after.how, after.n, after.target_priors) == ("held-out", 3000, before.target_priors)
+    assert Calibration.model_validate_json(after.model_dump_json()) == after
 
 
 @pytest.mark.parametrize(
-    ("labels", "fraction", "says"),
+    "values",
     [
-        ([0, 1], 0.2, "a fraction of 0.2 of 2 is 0"),
-        ([], 0.2, "got dtype float64"),
-        (np.zeros(0, dtype=int), 0.5, "of 0 is 0"),
-        ([0, 1, 0, 1], 0.99, "is 4"),
-        ([0, 1, 0, 1], 20, "fraction must lie strictly between 0 and 1; got 20"),
-        ([0.5, 1.5], 0.5, "must be integers"),
-        ([[0, 1], [1, 0]], 0.5, "got shape (2, 2)"),
-        ([-1, 0, 1], 0.5, "got -1"),
+        {"temperature": 0.0},
+        {"temperature": float("inf")},
+        {"how": "guessed"},
+        {"class_counts": (1, 2), "class_weight": (1.0,)},
+        {"class_weight": (1.0, 0.0)},
+        {"class_counts": (0, 0)},
+        {"class_counts": (-1, 2)},
+        {"target_priors": (1.5, -0.5)},
+        {"bias": 3},
     ],
 )
-def test_splits_that_cannot_be(labels, fraction: float, says: str) -> None:
-    with pytest.raises(ValueError) as caught:  # the message is compared below
-        stratified_split(labels, fraction=fraction)
-    assert says in str(caught.value)
+def test_damaged_calibrations_are_refused(values) -> None:
+    with pytest.raises(ValidationError):
+        Calibration.model_validate(values)
+
+
+def test_priors_without_class_counts_are_refused() -> None:
+    with pytest.raises(ValueError, match="class counts of training are unknown"):
+        Calibration().with_priors([0.5, 0.5])

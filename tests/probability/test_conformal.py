@@ -6,7 +6,7 @@ from esupcon.probability import coverage, fit_conformal, mean_set_size, softmax
 
 @pytest.mark.parametrize("score", ["lac", "aps"])
 @pytest.mark.parametrize("miscoverage", [0.05, 0.1, 0.3])
-def test_coverage_over_many_splits_of_real_logits(cifar10, score, miscoverage: float) -> None:
+def test_coverage_over_many_splits_of_real_logits_is_as_promised(cifar10, score, miscoverage: float) -> None:
     """Mean coverage lies in [1 - a, 1 - a + 1/(n + 1)], whatever the classifier: theory, not tuning."""
     p, y = softmax(cifar10.logits), cifar10.labels
     rng = np.random.default_rng(0)
@@ -22,7 +22,7 @@ def test_coverage_over_many_splits_of_real_logits(cifar10, score, miscoverage: f
 
 
 @pytest.mark.parametrize("score", ["lac", "aps"])
-def test_coverage_holds_for_posteriors_that_are_worthless(score) -> None:
+def test_coverage_holds_for_random_posteriors(score) -> None:
     rng = np.random.default_rng(1)
     covered = []
     for _ in range(200):
@@ -32,7 +32,7 @@ def test_coverage_holds_for_posteriors_that_are_worthless(score) -> None:
     assert 0.9 - 0.01 <= np.mean(covered) <= 0.91 + 0.01
 
 
-def test_the_threshold_by_hand() -> None:
+def test_threshold_equals_a_computation_by_hand() -> None:
     p = np.array([[1 - s, s] for s in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)])
     y = np.zeros(9, dtype=int)
     fitted = fit_conformal(p, y, miscoverage=0.2)  # rank ceil(10 · 0.8) = 8
@@ -62,7 +62,7 @@ def test_a_label_at_the_threshold_is_covered() -> None:
         assert coverage(fitted.predict(p, rng=5), y) == pytest.approx(18 / 19)
 
 
-def test_aps_scores_by_hand() -> None:
+def test_aps_scores_equal_a_computation_by_hand() -> None:
     """Classes in falling order add up: with the random part u, 0.5(1-u), 0.5 + 0.3(1-u), 0.8 + 0.2(1-u)."""
     p = np.array([[0.3, 0.5, 0.2]])
     u = np.random.default_rng(9).random()
@@ -79,19 +79,19 @@ def test_aps_sets_grow_with_difficulty(cifar10) -> None:
     assert sizes[sure < 0.5].mean() > 2 * sizes[sure > 0.95].mean()
 
 
-def test_lac_gives_the_smaller_sets(cifar10) -> None:
+def test_lac_gives_smaller_sets_than_aps(cifar10) -> None:
     p, y = softmax(cifar10.logits, 1.45), cifar10.labels
     sizes = [mean_set_size(fit_conformal(p[:1000], y[:1000], score=s).predict(p[1000:])) for s in ("lac", "aps")]
     assert 1.0 < sizes[0] < sizes[1] < 10.0
 
 
-def test_the_seed_decides(cifar10) -> None:
+def test_seed_decides_the_random_parts(cifar10) -> None:
     p, y = softmax(cifar10.logits[:400]), cifar10.labels[:400]
     thresholds = [fit_conformal(p, y, score="aps", rng=seed).threshold for seed in (1, 1, 2)]
     assert thresholds[0] == thresholds[1] != thresholds[2]
 
 
-def test_refusals() -> None:
+def test_impossible_input_is_refused() -> None:
     fitted = fit_conformal([[0.9, 0.1]] * 20, [0] * 20)
     with pytest.raises(ValueError, match=r"fitted on 2 classes; got probabilities of shape \(1, 3\)"):
         fitted.predict([[0.2, 0.3, 0.5]])

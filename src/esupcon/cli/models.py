@@ -200,9 +200,9 @@ def calibrate(
         answer_json(found.as_dict())
         return
     report = found.report
-    intervals = (report.ece_before_interval, report.ece_after_interval)
+    sides = ((report.ece_before, report.ece_before_interval), (report.ece_after, report.ece_after_interval))
     rows = [
-        ["ECE", *(f"{percent(one.value)} ({100 * one.low:.1f} to {100 * one.high:.1f})" for one in intervals)],
+        ["ECE", *(f"{percent(ece)} ({100 * (low or 0):.1f} to {100 * (high or 0):.1f})" for ece, (low, high) in sides)],
         ["NLL", f"{report.nll_before:.3f}", f"{report.nll_after:.3f}"],
     ]
     answer(f"{found.model}, measured on {found.measured_on}: {report.n_evaluation:,} samples")

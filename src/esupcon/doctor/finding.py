@@ -1,75 +1,49 @@
-"""What the doctor hands back: a trouble's name, how bad it is, what was seen, and what to do."""
+"""Findings: what can be wrong with data or a run, in which words, and what to do about it."""
 
-from __future__ import annotations
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, cast, get_args
+from pydantic import BaseModel, ConfigDict
 
 Severity = Literal["note", "warning", "error"]
-Code = Literal[
-    # before training, from the data
-    "leak",
-    "contradicting-labels",
-    "one-class",
-    "empty-class",
-    "imbalance",
-    "constant-images",
-    "data-not-finite",
-    "absent-classes",
-    "no-positives",
-    "own-views-only",
-    "prototype-share",
-    # during training
-    "loss-not-finite",
-    "lr-too-high",
-    "collapse",
-    "dimensional-collapse",
-    "stuck",
-    "temperature-too-low",
-    "temperature-too-high",
-    "overfitting",
-    # after training, from the probabilities
-    "suspect-labels",
-]
-
-#: From good to know to fatal.
+#: From the least to the most severe.
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-#: What can be found, a section of the troubleshooting page each.
-CODES: tuple[Code, ...] = get_args(Code)
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(BaseModel):
     """`note`: good to know. `warning`: the result is likely worse than it could be. `error`: no usable result."""
 
-    code: Code
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    code: str
     severity: Severity
     message: str
     remedy: str
 
-    def __post_init__(self) -> None:
-        if self.severity not in SEVERITIES:
-            raise ValueError(f"severity must be one of {', '.join(SEVERITIES)}; got {self.severity!r}.")
-
     def __str__(self) -> str:
-        # Class names come from folders and tables and may hold line breaks.
+        # Class names come from folders and tables and may contain line breaks.
         return " ".join(f"{self.severity} [{self.code}]: {self.message} {self.remedy}".split())
 
     def as_dict(self) -> dict[str, str]:
-        return asdict(self)
+        """Shim: use model_dump(); to be deleted."""
+        return self.model_dump()
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What `as_dict` gave. A code of another version of the package is kept as it is."""
-        fields = ("code", "severity", "message", "remedy")
-        if set(values) != set(fields) or not all(isinstance(value, str) for value in values.values()):
-            raise ValueError(f"a finding holds the texts {', '.join(fields)}; got {dict(values)!r}.")
-        return cls(cast(Code, values["code"]), cast(Severity, values["severity"]), values["message"], values["remedy"])
+    def from_dict(cls, values: Any) -> "Finding":
+        """Shim: use model_validate(values); to be deleted."""
+        return cls.model_validate(values)
+
+
+def finding(code: str, severity: Severity | None = None, **values: Any) -> Finding:
+    """Return the finding of a code, its texts filled in; `severity` replaces the usual one."""
+    usual, message, remedy = _MESSAGES[code]
+    return Finding(
+        code=code, severity=severity or usual, message=message.format(**values), remedy=remedy.format(**values)
+    )
 
 
 def percent(share: float) -> str:
-    """Two significant digits: 12 %, 3.4 %, 0.056 %."""
+    """Return a share with two significant digits: 12 %, 3.4 %, 0.056 %."""
     value = 100 * share
     if 0 < value < 0.01:
         return "under 0.01 %"
@@ -77,10 +51,138 @@ def percent(share: float) -> str:
 
 
 def class_name(classes: Sequence[Any] | None, k: int) -> str:
+    """Return the quoted name of class k, or its number if the classes have no names."""
     return f"class {k}" if classes is None else repr(str(classes[k]))
 
 
-def class_names(classes: Sequence[Any] | None, ks: Sequence[int], limit: int = 3) -> str:
-    """The first few by name, the rest as a number."""
-    named = ", ".join(class_name(classes, k) for k in ks[:limit])
-    return named if len(ks) <= limit else f"{named} and {len(ks) - limit} more"
+_MICRO_BATCH = "a small micro_batch makes them fit into memory"
+
+_MESSAGES: dict[str, tuple[Severity, str, str]] = {
+    # before training, from the data
+    "leak": (
+        "warning",
+        "{copies} are copies of training {things}, value for value ({examples}): on them, accuracy measures "
+        "memorisation.",
+        "Remove the copies from one of the parts.{chance}",
+    ),
+    "contradicting-labels": (
+        "warning",
+        "{n:,} training {things}, in {n_groups:,} group(s) of identical ones, have different labels ({examples}): "
+        "every prediction is wrong for some of them.",
+        "Choose one label for each group of copies, and keep one copy.{chance}",
+    ),
+    "one-class": (
+        "error",
+        "all {n_largest:,} training samples belong to {largest}: there is nothing to distinguish.",
+        "Add samples of another class, or check the column or folder that the labels come from.",
+    ),
+    "empty-class": (
+        "warning",
+        "{n_empty} of {n_classes} classes have no training sample ({names}){missed}.",
+        "Add training samples of them, or remove them from the list of classes.",
+    ),
+    "imbalance": (
+        "note",
+        "the largest class, {largest}, has {n_largest:,} training samples, the smallest, {smallest}, {n_smallest:,}: "
+        "{ratio:.0f} to 1.",
+        "Judge by the accuracy of each class, not by the overall one. If classes are balanced where the model will be "
+        "used, train with class_weight=balanced or adapt its probabilities to those priors.",
+    ),
+    "constant-images": (
+        "note",
+        "{images} ({share}) are blank, {first} the first: every channel has one value throughout.",
+        "Look at their files, which may be damaged or placeholders, and leave them out.",
+    ),
+    "data-not-finite": (
+        "error",
+        "{samples} contain NaN or infinite values; one of them makes the loss of its batch NaN.",
+        "Drop them, or fill the gaps before training, for example with the median of the column.",
+    ),
+    "absent-classes": (
+        "note",
+        "a batch of {batch_size:,} images lacks {n_absent:.1f} of the {n_classes:,} classes on average ({share}), the "
+        "rarest in {rarest} of the batches: in such a step nothing is learnt about them, and their prototypes are only "
+        "pushed away.",
+        "Use batches of {suggested:,} images, which lack {goal} of the classes; " + _MICRO_BATCH + ".",
+    ),
+    "no-positives": (
+        "warning",
+        "with one view, {share} of the samples are the only ones of their class in a batch of {batch_size:,} "
+        "({n_classes:,} classes): without a positive they do not contribute to the loss.",
+        "Train with two views of each image, so that every sample has a positive, or with larger batches.",
+    ),
+    "own-views-only": (
+        "note",
+        "{share} of the samples are the only ones of their class in a batch of {batch_size:,} ({n_classes:,} classes): "
+        "their only positive is their own other view, so the labels hardly shape the embedding.",
+        "Use larger batches; " + _MICRO_BATCH + ".",
+    ),
+    "prototype-share": (
+        "warning",
+        "prototype_weight is 0: the prototypes get no gradient and classify at random.",
+        "Use prototype_weight=1, the published objective.",
+    ),
+    # during training
+    "loss-not-finite": ("error", "{what}.", "{advice}"),
+    "lr-too-high": (
+        "warning",
+        "{what}, at learning rate {state.lr:.3g}: the steps are too large.",
+        "Lower the learning rate to {lower:.2g}, or lengthen the warm-up.",
+    ),
+    "collapse": (
+        "warning",
+        "the embedding has collapsed: after {state.steps:,} steps {signs}.",
+        "{advice}; check that labels belong to their images and that augmented images can still be recognised.",
+    ),
+    "dimensional-collapse": (
+        "note",
+        "the embedding uses about {rank:.1f} of its {dim} directions; {n_classes} evenly separated classes need "
+        "{needed}.",
+        "Train longer or with a lower learning rate, and weaken augmentation that hides what differs between classes.",
+    ),
+    "stuck": (
+        "warning",
+        "no progress in the last {state.idle:,} of {state.steps:,} steps ({watch.n_steps:,} planned): the loss stays "
+        "at {state.now:.4g}, where a collapsed embedding has {bounds.collapsed:.4g} and a perfect one {bounds.best:.4g}"
+        "{accuracy}.",
+        "Try a learning rate of {higher:.2g} instead of {state.lr:.3g} or, if that diverges, of {lower:.2g}; check "
+        "that labels belong to their images and that the encoder is not frozen.",
+    ),
+    "temperature-too-low": (
+        "warning",
+        "temperature {watch.temperature:g} saturates the softmax: a difference of {difference:.2g} between cosines "
+        "already weighs 999 to 1, and {sign}.",
+        "Raise the temperature to about {suggested:.2g}.",
+    ),
+    "temperature-too-high": (
+        "warning",
+        "temperature {watch.temperature:g} flattens the softmax: the loss can only fall from {bounds.collapsed:.4g} to "
+        "{bounds.best:.4g}, {reach} of what it could at temperature 0, and cosine logits give the right one of "
+        "{watch.n_classes} classes a probability of {posterior:.2g} at most.",
+        "Lower the temperature to about {suggested:.2g}.",
+    ),
+    "overfitting": (
+        "note",
+        "{train} of the training samples but {held_out} of the held-out ones are classified correctly at the end of "
+        "epoch {epoch}.",
+        "Judge by the held-out samples; more data, stronger augmentation or fewer epochs narrow the gap.",
+    ),
+    "one-prediction": (
+        "warning",
+        "all {n:,} {samples} are predicted as {name}, also the {n_other:,} of other classes.",
+        "Train longer, try another learning rate, and check that labels belong to their images; for very unequal "
+        "classes train with class_weight=balanced.",
+    ),
+    # after training, from the probabilities
+    "suspect-labels": (
+        "warning",
+        "about {share} of the labels look wrong: of the {n_surest:,} most confident predictions among {n:,}, "
+        "{n_wrong:,} contradict the label, and {n_suspects:,} samples in all have a label that is very unlikely while "
+        "another is very likely{examples}.",
+        "Look at these samples and correct or drop the wrong ones. Until then train for fewer epochs: networks learn "
+        "wrong labels last.",
+    ),
+}
+
+#: What can be found. The troubleshooting page has a section for each.
+CODES: tuple[str, ...] = tuple(_MESSAGES)

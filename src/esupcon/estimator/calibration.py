@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from esupcon.probability import fit_temperature
+from esupcon.probability import smoothed_temperature
 
 __all__ = ["CalibrateParameter", "draw_held_out", "folds", "smoothed_temperature"]
 
 Codes = NDArray[np.int64]
-Logits = NDArray[np.float64]
-#: How often the rows of a rare class may be counted, so that a handful does not decide alone.
-_MOST_REPEATS = 20
 
 
 class CalibrateSetting(int):
@@ -68,25 +65,3 @@ def folds(codes: Codes, n_folds: int, rng: np.random.Generator) -> Codes:
         if len(members) > 1:
             fold[members] = (np.arange(len(members)) + rng.integers(n_folds)) % n_folds
     return fold
-
-
-def smoothed_temperature(logits: Logits, codes: Codes, *, balance: bool = False) -> float:
-    """The temperature of `fit_temperature` with one imagined mistake added.
-
-    A classifier that ranks every one of n held-out labels first would be given certainty by likelihood alone. The
-    rule of succession allows for an error not seen yet: the row of median margin is added once more with its second
-    choice as the label. Its weight is 1/(n+1). With `balance` the rows of each class count the same in all.
-    """
-    ranked = np.sort(logits, axis=1)
-    margins = ranked[:, -1] - ranked[:, -2]
-    typical = int(np.argsort(margins, kind="stable")[len(margins) // 2])
-    second = int(np.argsort(logits[typical], kind="stable")[-2])
-    rows = _balanced_rows(codes) if balance else np.arange(len(codes))
-    return fit_temperature(np.concatenate([logits[rows], logits[[typical]]]), np.concatenate([codes[rows], [second]]))
-
-
-def _balanced_rows(codes: Codes) -> Codes:
-    counts = np.bincount(codes)
-    most = min(int(counts.max()), _MOST_REPEATS * int(counts[counts > 0].min()))
-    rows = [np.resize(np.flatnonzero(codes == k), max(most, n)) for k, n in enumerate(counts) if n]
-    return np.concatenate(rows).astype(np.int64)

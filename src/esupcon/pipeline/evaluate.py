@@ -17,9 +17,9 @@ from esupcon.pipeline.measures import N_BINS, measure
 from esupcon.pipeline.prepare import DataOptions, Log, has_drawn_test_part, prepare
 from esupcon.pipeline.trained import TrainedModel, load_trained
 from esupcon.probability import (
-    CalibrationReport,
+    CalibrationFigures,
     Predictions,
-    bootstrap_interval,
+    bootstrap_intervals,
     calibration_diagram,
     held_out_calibration,
     paper_calibration,
@@ -63,7 +63,7 @@ class Calibration:
     data: str
     fitted_on: str
     measured_on: str
-    report: CalibrationReport
+    report: CalibrationFigures
 
     def as_dict(self) -> dict[str, Any]:
         report = self.report
@@ -76,9 +76,9 @@ class Calibration:
             "n_calibration": report.n_calibration,
             "n_evaluation": report.n_evaluation,
             "ece_before": report.ece_before,
-            "ece_before_interval": [report.ece_before_interval.low, report.ece_before_interval.high],
+            "ece_before_interval": list(report.ece_before_interval),
             "ece_after": report.ece_after,
-            "ece_after_interval": [report.ece_after_interval.low, report.ece_after_interval.high],
+            "ece_after_interval": list(report.ece_after_interval),
             "nll_before": report.nll_before,
             "nll_after": report.nll_after,
         }
@@ -137,25 +137,25 @@ def calibrate(
     if chosen == "auto":
         chosen = "held-out" if trained.was_trained_on(dataset.fingerprint) else "train"
 
-    def logits_and_labels(x: NDArray[np.uint8], y: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return trained.logits(x), _translated(y, dataset.classes, trained.classes, source)
+    def predictions(x: NDArray[np.uint8], y: NDArray[np.int64]) -> Predictions:
+        return Predictions(trained.logits(x), _translated(y, dataset.classes, trained.classes, source))
 
     test = f"the test part of {dataset.name}"
     if chosen in ("held-out", "train", "test") and len(dataset.y_test) < 2:
         raise ValueError(f"{source} has no test part to measure on. Pass --on all to fit and measure on everything.")
     if chosen == "test":
-        report = paper_calibration(*logits_and_labels(dataset.x_test, dataset.y_test))
+        report = paper_calibration(predictions(dataset.x_test, dataset.y_test))
         fitted_on, measured_on = f"a stratified fifth of {test}", f"the rest of {test}"
     elif chosen == "all":
-        pair = logits_and_labels(*_everything(dataset))
-        report = held_out_calibration(*pair, *pair)
+        everything = predictions(*_everything(dataset))
+        report = held_out_calibration(everything, everything)
         fitted_on = measured_on = f"all of {dataset.name}"
         log("The temperature is measured on the samples it was fitted on: its figures flatter it a little.")
     else:
         x, y = _held_out(trained, dataset) if chosen == "held-out" else (dataset.x_train, dataset.y_train)
         if chosen == "train" and trained.was_trained_on(dataset.fingerprint):
             log("The classifier was trained on these samples, where it is surer than elsewhere; prefer --on held-out.")
-        report = held_out_calibration(*logits_and_labels(x, y), *logits_and_labels(dataset.x_test, dataset.y_test))
+        report = held_out_calibration(predictions(x, y), predictions(dataset.x_test, dataset.y_test))
         fitted_on = f"the {'held-out part of the training data' if chosen == 'held-out' else 'train part'} of " + (
             dataset.name
         )
@@ -231,7 +231,7 @@ def _plot(predictions: Predictions, temperature: float | None, path: str | os.Pa
     for one in (1.0,) if temperature is None else (1.0, temperature):
         p = predictions.probabilities(one)
         sides.append(reliability_bins(p, predictions.labels, N_BINS))
-        sides.append(bootstrap_interval("expected_calibration_error", p, predictions.labels, n_bins=N_BINS))
+        sides.append(bootstrap_intervals(p, predictions.labels, n_bins=N_BINS)["ece"].bounds)
     after, after_interval = (None, None) if temperature is None else sides[2:]
     reliability_diagram(sides[0], after, interval=sides[1], after_interval=after_interval, path=path)
 

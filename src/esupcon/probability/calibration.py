@@ -1,168 +1,276 @@
-"""Calibration in one call, and the pieces it is made of.
+"""Fit a temperature, measure what it changes, and turn logits into calibrated probabilities.
 
-`held_out_calibration` fits the temperature on samples kept aside from training and reports on the test set: use it
-by default. `paper_calibration` is the protocol of the paper's reliability diagrams, which spends a fifth of the test
-set on the temperature; it is there to compare with published numbers.
+`held_out_calibration` fits the temperature on samples kept aside from training and measures it on the test set.
+`paper_calibration` is the protocol of the paper, which uses a fifth of the test set for the temperature; use it to
+compare with published numbers.
 """
 
-from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import Field, model_validator
 
-from esupcon.probability.bootstrap import Interval, bootstrap_interval, bootstrap_intervals
-from esupcon.probability.metrics import brier_score, negative_log_likelihood
-from esupcon.probability.posteriors import softmax
-from esupcon.probability.reliability import (
+from esupcon._split import stratified_split
+from esupcon.probability.metrics import (
+    Bounds,
+    Count,
+    Record,
     ReliabilityBins,
-    adaptive_calibration_error,
-    classwise_calibration_error,
-    expected_calibration_error,
-    maximum_calibration_error,
+    Share,
+    bootstrap_intervals,
+    finite,
+    negative_log_likelihood,
     reliability_bins,
 )
-from esupcon.probability.temperature import fit_temperature
-from esupcon.probability.validation import IntArray, as_fraction, as_labels, as_logits_and_labels
-from esupcon.probability.vector_scaling import VectorScaling, fit_vector_scaling
+from esupcon.probability.predictions import (
+    FloatArray,
+    IntArray,
+    Predictions,
+    as_fraction,
+    as_labels,
+    as_logits_and_labels,
+    as_priors,
+    log_softmax,
+    softmax,
+)
+from esupcon.probability.priors import estimate_priors
 
-__all__ = [
-    "CalibrationReport",
-    "ReliabilityBins",
-    "VectorScaling",
-    "adaptive_calibration_error",
-    "bootstrap_interval",
-    "bootstrap_intervals",
-    "brier_score",
-    "classwise_calibration_error",
-    "expected_calibration_error",
-    "fit_temperature",
-    "fit_vector_scaling",
-    "held_out_calibration",
-    "maximum_calibration_error",
-    "negative_log_likelihood",
-    "paper_calibration",
-    "reliability_bins",
-    "stratified_split",
-]
+#: Below this number of samples, `paper_calibration` too uses the smoothed temperature.
+FEW_SAMPLES = 100
+
+_SEARCH_FACTOR = 1e3  # how far beyond the scale of the logits the temperature is searched, on either side
+_NEGLIGIBLE_GAP = 1e-100  # smaller differences count as ties, so that no quotient below overflows
+_MAX_REPEATS = 20  # of a row of a rare class, so that a few rows do not decide alone
 
 
-@dataclass(frozen=True, eq=False)
-class CalibrationReport:
-    """Temperature scaling, before (T = 1) and after, on samples that had no part in choosing the temperature."""
+def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
+    """Return the T > 0 that minimises the mean negative log likelihood of softmax(logits / T).
 
-    temperature: float
-    ece_before: float
-    ece_after: float
-    ece_before_interval: Interval
-    ece_after_interval: Interval
-    nll_before: float
-    nll_after: float
+    The likelihood is convex in 1/T, so its slope there,
+
+        g(T) = mean_i ( Σ_k p_ik(T) z_ik  -  z_{i,y_i} ),
+
+    falls as T grows and has at most one zero, which is bracketed and found on log T. T is kept within
+
+        [ gap / 1000,  1000 · range ],
+
+    where gap is the median over rows of (largest logit - next different one) and range that of (largest - smallest).
+    The lower end is returned if every row ranks its label first (no T is small enough), the upper end if the logits
+    point away from the labels (none is large enough), and 1.0 if all rows are constant. Masked classes (-inf) are
+    ignored; a masked label raises ValueError.
+
+    Our own code, because scikit-learn's private temperature scaling guesses from the values whether they are logits,
+    and limits T to e^±10.
+    """
+    z, y = as_logits_and_labels(logits, labels)
+    rows = np.arange(len(z))
+    masked = z == -np.inf
+    if masked[rows, y].any():
+        row = int(masked[rows, y].argmax())
+        raise ValueError(
+            f"fit_temperature needs a possible label in every row; label {y[row]} of row {row} has logit -inf. "
+            "Leave out the samples of masked classes."
+        )
+    z = np.where(masked, 0.0, z - z.max(axis=1, keepdims=True))
+    drop, farthest = -z, -z.min(axis=1)
+    informative = farthest > _NEGLIGIBLE_GAP
+    if not informative.any():
+        return 1.0
+    # The nearest difference below and the farthest above: neither rounding noise between tied classes nor large
+    # negative stand-ins for -inf can push the optimum out of the interval.
+    next_different = np.where(drop > _NEGLIGIBLE_GAP, drop, np.inf).min(axis=1)
+    lower = float(np.median(next_different[informative])) / _SEARCH_FACTOR
+    upper = float(np.median(farthest[informative])) * _SEARCH_FACTOR
+    scale = max(float(np.median(drop[z != 0])), lower)  # keeps the slope of order one at any scale of the logits
+
+    def slope(log_temperature: float) -> float:
+        with np.errstate(over="ignore", under="ignore"):
+            weight = np.where(masked, 0.0, np.exp(z / np.exp(log_temperature)))
+        expected = (weight * z).sum(axis=1) / weight.sum(axis=1)
+        return float(np.mean((expected - z[rows, y]) / scale))
+
+    from scipy.optimize import brentq  # type: ignore[import-untyped]  # noqa: PLC0415 - half of the import time
+
+    log_lower, log_upper = float(np.log(lower)), float(np.log(upper))
+    if slope(log_lower) <= 0.0:
+        return lower
+    if slope(log_upper) >= 0.0:
+        return upper
+    return float(np.exp(brentq(slope, log_lower, log_upper, xtol=1e-10, rtol=1e-12)))
+
+
+def smoothed_temperature(logits: ArrayLike, labels: ArrayLike, *, balance: bool = False) -> float:
+    """Return the temperature of `fit_temperature` with one imagined mistake added: the rule for every stored model.
+
+    If a classifier ranks all of n held-out labels first, maximum likelihood makes it certain. The rule of succession
+    allows for an error not seen yet: the row of median margin is added once more, with its second choice as label and
+    so with weight 1/(n+1). With `balance` the rows of each class have the same total weight.
+
+    Raise ValueError for fewer than two samples or two classes (see `can_calibrate`).
+    """
+    z, y = as_logits_and_labels(logits, labels)
+    if not can_calibrate(y):
+        raise ValueError(
+            f"a temperature needs samples of at least two classes; got {len(y)} sample(s) of {len(np.unique(y))} "
+            f"class(es). Pass more labelled samples that were not trained on, {FEW_SAMPLES} or more if possible."
+        )
+    ranked = np.sort(z, axis=1)
+    margins = ranked[:, -1] - ranked[:, -2]
+    typical = int(np.argsort(margins, kind="stable")[len(margins) // 2])
+    second = int(np.argsort(z[typical], kind="stable")[-2])
+    rows = _balanced_rows(y) if balance else np.arange(len(y))
+    return fit_temperature(np.concatenate([z[rows], z[[typical]]]), np.concatenate([y[rows], [second]]))
+
+
+def can_calibrate(labels: ArrayLike) -> bool:
+    """Return whether `smoothed_temperature` accepts these labels: they must contain two classes or more."""
+    return len(np.unique(as_labels(labels))) >= 2
+
+
+class CalibrationFigures(Record):
+    """Temperature scaling before (T = 1) and after, measured on samples that had no part in fitting T.
+
+    An `nll` is None where it is infinite.
+    """
+
+    protocol: Literal["paper", "held-out"]
+    temperature: float = Field(gt=0)
+    n_calibration: Count
+    n_evaluation: Count
+    ece_before: Share
+    ece_before_interval: Bounds
+    ece_after: Share
+    ece_after_interval: Bounds
+    nll_before: float | None
+    nll_after: float | None
     bins_before: ReliabilityBins
     bins_after: ReliabilityBins
-    n_calibration: int
-    n_evaluation: int
 
 
 def held_out_calibration(
-    calibration_logits: ArrayLike,
-    calibration_labels: ArrayLike,
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    n_bins: int = 15,
-    n_resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> CalibrationReport:
-    """Fit the temperature on the first pair, such as a held-out part of train, and measure it on the second."""
-    z, y = as_logits_and_labels(logits, labels)
-    temperature = fit_temperature(calibration_logits, calibration_labels)
-    before, after = softmax(z), softmax(z, temperature)
-    # The same resamples on both sides, so that their intervals differ by calibration alone.
-    interval_before, interval_after = (
-        bootstrap_interval(
-            "expected_calibration_error",
-            p,
-            y,
-            n_bins=n_bins,
-            n_resamples=n_resamples,
-            confidence=confidence,
-            rng=seed,
-        )
-        for p in (before, after)
-    )
-    return CalibrationReport(
-        temperature=temperature,
-        ece_before=interval_before.value,
-        ece_after=interval_after.value,
-        ece_before_interval=interval_before,
-        ece_after_interval=interval_after,
-        nll_before=negative_log_likelihood(before, y),
-        nll_after=negative_log_likelihood(after, y),
-        bins_before=reliability_bins(before, y, n_bins),
-        bins_after=reliability_bins(after, y, n_bins),
-        n_calibration=len(np.asarray(calibration_labels)),
-        n_evaluation=len(y),
-    )
+    held_out: Predictions, test: Predictions, *, n_resamples: int = 1000, seed: int = 0
+) -> CalibrationFigures:
+    """Fit the smoothed temperature on held-out samples and measure it on the test set."""
+    temperature = smoothed_temperature(held_out.logits, held_out.labels)
+    return _figures("held-out", temperature, len(held_out), test, n_resamples, seed)
 
 
 def paper_calibration(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    fraction: float = 0.2,
-    n_bins: int = 15,
-    n_resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> CalibrationReport:
-    """The paper's protocol on a test set: temperature on a stratified `fraction` of it, ECE on the rest.
+    predictions: Predictions, *, fraction: float = 0.2, n_resamples: int = 1000, seed: int = 0
+) -> CalibrationFigures:
+    """Fit the temperature on a stratified `fraction` of a test set and measure it on the rest, as the paper does.
 
-    The seed draws the split and the resamples. Test labels take part in the calibration here; where train data can
-    be held out instead, use held_out_calibration.
+    The seed decides the draw and the resamples. Below 100 samples the temperature is the smoothed one.
     """
-    z, y = as_logits_and_labels(logits, labels)
-    chosen, rest = stratified_split(y, fraction=fraction, rng=seed)
-    return held_out_calibration(
-        z[chosen],
-        y[chosen],
-        z[rest],
-        y[rest],
-        n_bins=n_bins,
-        n_resamples=n_resamples,
-        confidence=confidence,
-        seed=seed,
+    as_fraction(fraction, name="fraction")
+    rest, chosen = stratified_split(predictions.labels, fraction, seed)
+    logits, labels = predictions.logits[chosen], predictions.labels[chosen]
+    fit = smoothed_temperature if len(chosen) < FEW_SAMPLES else fit_temperature
+    evaluation = Predictions(predictions.logits[rest], predictions.labels[rest])
+    return _figures("paper", fit(logits, labels), len(chosen), evaluation, n_resamples, seed)
+
+
+class Calibration(Record):
+    """How a classifier turns logits into probabilities: softmax(logits / temperature + bias).
+
+    how, n: where the temperature comes from, and on how many samples it was fitted.
+    class_counts: training samples of every class; `balanced` if training drew all classes equally often.
+    class_weight: factor of every class's posterior.
+    target_priors: class priors that the probabilities are for; None: those of training.
+    """
+
+    temperature: float = Field(1.0, gt=0)
+    how: Literal["none", "held-out", "cross-fitted", "given"] = "none"
+    n: Count = 0
+    balanced: bool = False
+    class_counts: tuple[Count, ...] | None = None
+    class_weight: tuple[Annotated[float, Field(gt=0)], ...] | None = None
+    target_priors: tuple[Share, ...] | None = None
+
+    @model_validator(mode="after")
+    def _check_classes(self) -> Self:
+        given = [values for values in (self.class_counts, self.class_weight, self.target_priors) if values is not None]
+        if len({len(values) for values in given}) > 1 or any(not sum(values) > 0 for values in given):
+            raise ValueError("class_counts, class_weight and target_priors must hold one number per class, not all 0")
+        return self
+
+    def fit(self, logits: ArrayLike, labels: ArrayLike, *, how: Literal["held-out", "cross-fitted", "given"]) -> Self:
+        """Return a copy with the temperature fitted on labelled samples that were not trained on."""
+        temperature = smoothed_temperature(logits, labels, balance=self.balanced)
+        return self.model_copy(update={"temperature": temperature, "how": how, "n": len(np.asarray(labels))})
+
+    def with_priors(self, priors: ArrayLike | None) -> Self:
+        """Return a copy for other class priors; None: those of training."""
+        if priors is None:
+            return self.model_copy(update={"target_priors": None})
+        source = self.source_priors
+        target = as_priors(priors, n_classes=len(source), name="priors")
+        unseen = (source == 0) & (target > 0)
+        if unseen.any():
+            k = int(unseen.argmax())
+            raise ValueError(
+                f"priors must be 0 for classes without training samples; class {k} has {target[k]:.4g}. "
+                "Train with samples of it first."
+            )
+        return self.model_copy(update={"target_priors": tuple(target.tolist())})
+
+    def adapt(self, logits: ArrayLike) -> Self:
+        """Return a copy for the class priors estimated from unlabelled samples."""
+        source = self.source_priors
+        seen = source > 0  # a class without training samples stays at prior 0
+        p = self.with_priors(None).probabilities(logits)[:, seen]
+        target = np.zeros(len(source))
+        target[seen] = estimate_priors(p / p.sum(axis=1, keepdims=True), source[seen]).priors
+        return self.with_priors(target)
+
+    @property
+    def source_priors(self) -> FloatArray:
+        """Class priors that the probabilities are for without `target_priors`, (K,)."""
+        if self.class_counts is None:
+            raise ValueError("the class counts of training are unknown, so priors cannot be changed. Train again.")
+        counts = np.array(self.class_counts, float)
+        shares = (counts > 0) * 1.0 if self.balanced else counts
+        weighted = shares if self.class_weight is None else shares * np.array(self.class_weight)
+        normalised: FloatArray = weighted / weighted.sum()
+        return normalised
+
+    def bias(self, n_classes: int) -> FloatArray:
+        """Return what is added to logits / temperature, (K,): log(weight · target / source)."""
+        weight = np.ones(n_classes) if self.class_weight is None else np.array(self.class_weight)
+        if self.target_priors is None:
+            return np.log(weight)
+        source, target = self.source_priors, np.array(self.target_priors)
+        with np.errstate(divide="ignore"):  # a prior of 0 excludes the class: log 0 is -inf
+            bias: FloatArray = np.log(weight * np.divide(target, source, out=np.zeros(n_classes), where=source > 0))
+        return bias
+
+    def probabilities(self, logits: ArrayLike) -> FloatArray:
+        """Return calibrated probabilities (n, K)."""
+        log_p = log_softmax(logits, self.temperature)
+        return softmax(log_p + self.bias(log_p.shape[1]))
+
+
+def _figures(
+    protocol: Literal["paper", "held-out"], temperature: float, n: int, test: Predictions, n_resamples: int, seed: int
+) -> CalibrationFigures:
+    values: dict[str, object] = {}
+    for side, scale in (("before", 1.0), ("after", temperature)):
+        p = test.probabilities(scale)
+        interval = bootstrap_intervals(p, test.labels, n_resamples=n_resamples, rng=seed)["ece"]
+        values |= {
+            f"ece_{side}": interval.value,
+            f"ece_{side}_interval": interval.bounds,
+            f"nll_{side}": finite(negative_log_likelihood(p, test.labels)),
+            f"bins_{side}": reliability_bins(p, test.labels),
+        }
+    return CalibrationFigures.model_validate(
+        {"protocol": protocol, "temperature": temperature, "n_calibration": n, "n_evaluation": len(test), **values}
     )
 
 
-def stratified_split(
-    labels: ArrayLike, *, fraction: float, rng: np.random.Generator | int = 0
-) -> tuple[IntArray, IntArray]:
-    """Indices of round(fraction · n) samples and of the others, both ascending, each class divided in proportion.
-
-    Every class gives the whole part of fraction · n_k; what is missing to the total comes from the classes with the
-    largest remainders, in random order where those are equal.
-    """
-    as_fraction(fraction, name="fraction")
-    given = np.asarray(labels)
-    n = given.size
-    largest = int(given.max()) if n and given.dtype.kind in "iu" else 0
-    y = as_labels(given, n=n, n_classes=largest + 1)
-    n_chosen = round(fraction * n)
-    if not 0 < n_chosen < n:
-        raise ValueError(
-            f"a split needs at least one sample on either side; a fraction of {fraction} of {n} is {n_chosen}. "
-            "Pass more samples or another fraction."
-        )
-    generator = np.random.default_rng(rng)
-    counts = np.bincount(y)
-    share = fraction * counts
-    quota = np.floor(share).astype(np.int64)
-    by_remainder = np.lexsort((generator.random(len(counts)), quota - share))
-    missing = n_chosen - int(quota.sum())
-    able = [k for k in by_remainder if quota[k] < counts[k]]
-    for k in able[:missing]:
-        quota[k] += 1
-    parts = [generator.permutation(np.flatnonzero(y == k))[: quota[k]] for k in range(len(counts))]
-    chosen = np.sort(np.concatenate(parts))
-    return chosen, np.setdiff1d(np.arange(n), chosen)
+def _balanced_rows(labels: IntArray) -> IntArray:
+    counts = np.bincount(labels)
+    most = min(int(counts.max()), _MAX_REPEATS * int(counts[counts > 0].min()))
+    rows = [np.resize(np.flatnonzero(labels == k), max(most, n)) for k, n in enumerate(counts) if n]
+    return np.concatenate(rows).astype(np.int64)

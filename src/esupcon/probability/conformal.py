@@ -1,4 +1,4 @@
-"""Sets of classes that hold the true one with a chosen probability (split conformal prediction)."""
+"""Predict sets of classes that contain the true one with a chosen probability (split conformal prediction)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from esupcon.probability.validation import (
+from esupcon.probability.predictions import (
     BoolArray,
     FloatArray,
     as_fraction,
@@ -20,7 +20,7 @@ ConformalScore = Literal["lac", "aps"]
 
 @dataclass(frozen=True)
 class ConformalSets:
-    """A threshold on nonconformity scores, fitted by `fit_conformal`; infinite where too few samples support one."""
+    """A threshold on nonconformity scores, fitted by `fit_conformal`; infinite if too few samples support one."""
 
     score: ConformalScore
     miscoverage: float
@@ -28,9 +28,9 @@ class ConformalSets:
     n_classes: int
 
     def predict(self, probabilities: ArrayLike, *, rng: np.random.Generator | int = 1) -> BoolArray:
-        """(n, K): True where the class belongs to the row's set. "lac" may give an empty set: nothing fits the row.
+        """Return (n, K): True where the class belongs to the row's set. A set of "lac" can be empty: no class fits.
 
-        `rng` draws the random parts of "aps", and by default not the numbers that fitting drew; "lac" needs none.
+        `rng` draws the random parts of "aps", by default not the numbers drawn for fitting; "lac" needs none.
         """
         p = as_probabilities(probabilities)
         if p.shape[1] != self.n_classes:
@@ -49,33 +49,35 @@ def fit_conformal(
     score: ConformalScore = "lac",
     rng: np.random.Generator | int = 0,
 ) -> ConformalSets:
-    """Choose the threshold on samples kept aside, so that new sets miss the label with at most `miscoverage`.
+    """Choose the threshold on held-out samples so that new sets miss the label with probability at most `miscoverage`.
 
-    The threshold is the ceil((n + 1)(1 - miscoverage))-th smallest score of a true label, infinite (all classes)
-    where n is smaller than that; for exchangeable samples coverage then lies in [1 - miscoverage, that + 1/(n + 1)].
+    The threshold is the ceil((n + 1)(1 - miscoverage))-th smallest score of a true label, infinite (all classes) if n
+    is smaller than that. For exchangeable samples the coverage lies in [1 - miscoverage, 1 - miscoverage + 1/(n + 1)].
 
-    Scores of class k: "lac", 1 - p_k, gives the smallest sets on average; "aps", the mass of the classes above k plus
-    a uniformly random part of p_k, gives sets that grow with the difficulty of the row.
+    Scores of class k: "lac", 1 - p_k, gives the smallest sets on average; "aps", the probability of the classes above
+    k plus a uniformly random part of p_k, gives sets that grow with the difficulty of the row.
+
+    Our own code: MAPIE gives the same sets for "lac", but covers 95 % for 90 % with "aps" and refuses two classes.
     """
     as_fraction(miscoverage, name="miscoverage")
     p, y = as_probabilities_and_labels(probabilities, labels)
     n = len(p)
     scores = _nonconformity(p, score, np.random.default_rng(rng))[np.arange(n), y]
-    # 10 samples at 0.9 make 9.900000000000000355: only what exceeds rounding may move the rank up.
+    # 11 · 0.9 is 9.900000000000000355: only what exceeds rounding may move the rank up.
     rank = int(np.ceil((n + 1) * (1.0 - miscoverage) - 1e-9))
     threshold = float(np.sort(scores)[rank - 1]) if rank <= n else float("inf")
     return ConformalSets(score=score, miscoverage=miscoverage, threshold=threshold, n_classes=p.shape[1])
 
 
 def coverage(sets: ArrayLike, labels: ArrayLike) -> float:
-    """The share of rows whose set holds the label."""
+    """Return the share of rows whose set contains the label."""
     members = _as_sets(sets)
     y = as_labels(labels, n=len(members), n_classes=members.shape[1])
     return float(members[np.arange(len(y)), y].mean())
 
 
 def mean_set_size(sets: ArrayLike) -> float:
-    """The mean number of classes in a set."""
+    """Return the mean number of classes in a set."""
     return float(_as_sets(sets).sum(axis=1).mean())
 
 

@@ -1,175 +1,138 @@
-"""The reliability diagram: accuracy against confidence, the gap between them, and where the confidences lie."""
+"""Draw reliability diagrams: accuracy against confidence, the gap between them, and how many samples each bin holds.
+
+Needs matplotlib (the extra `report`), which is imported when a diagram is drawn.
+"""
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
-from esupcon.files import write_whole
-from esupcon.probability.bootstrap import Interval
-from esupcon.probability.calibration import CalibrationReport
-from esupcon.probability.reliability import ReliabilityBins
-from esupcon.probability.validation import FloatArray
+from esupcon._io import write_whole
+from esupcon.probability.calibration import CalibrationFigures
+from esupcon.probability.metrics import Bounds, ReliabilityBins
 
-# Okabe and Ito's palette, told apart by colour-blind readers; in grey print the gap is told by its hatching.
-_BLUE = "#0072B2"
-_LIGHT_BLUE = "#56B4E9"
-_VERMILION = "#D55E00"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
+# Okabe and Ito's palette, which colour-blind readers can tell apart; in grey print, hatching marks the gap.
+_BLUE, _LIGHT_BLUE, _VERMILION = "#0072B2", "#56B4E9", "#D55E00"
+_BAR: dict[str, Any] = {"align": "edge", "linewidth": 0.5, "edgecolor": "black"}
 _GAP: dict[str, Any] = {"facecolor": (1, 1, 1, 0.45), "linewidth": 0.8}
-_OVERCONFIDENT: dict[str, Any] = {"edgecolor": _VERMILION, "hatch": "/////"}
-_UNDERCONFIDENT: dict[str, Any] = {"edgecolor": _BLUE, "hatch": "\\\\\\\\\\"}
-_OVERALL_ACCURACY: dict[str, Any] = {"color": _BLUE, "linewidth": 1.6}
-_MEAN_CONFIDENCE: dict[str, Any] = {"color": _VERMILION, "linewidth": 1.6, "linestyle": (0, (2, 1.2))}
+_OVERCONFIDENT = {**_GAP, "edgecolor": _VERMILION, "hatch": "/////"}
+_UNDERCONFIDENT = {**_GAP, "edgecolor": _BLUE, "hatch": "\\\\\\\\\\"}
+_DIAGONAL: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.0}
+_ACCURACY: dict[str, Any] = {"color": _BLUE, "linewidth": 1.6}
+_CONFIDENCE: dict[str, Any] = {"color": _VERMILION, "linewidth": 1.6, "linestyle": (0, (2, 1.2))}
 
-_FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
+# No dates in the files, so that the same figure gives the same bytes.
+_METADATA: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def reliability_diagram(
     bins: ReliabilityBins,
     after: ReliabilityBins | None = None,
     *,
-    interval: Interval | None = None,
-    after_interval: Interval | None = None,
+    interval: Bounds | None = None,
+    after_interval: Bounds | None = None,
     titles: tuple[str, str] = ("before calibration", "after calibration"),
     path: str | os.PathLike[str] | None = None,
-) -> Figure:
-    """Draw `bins`, beside `after` where given, and write the figure to `path` (.png, .svg or .pdf) where given.
+) -> "Figure":
+    """Draw `bins`, and `after` beside it if given. Write the figure to `path` (.png, .svg or .pdf) if given.
 
-    The intervals come from bootstrap_interval: of expected_calibration_error, or of adaptive_calibration_error for
-    bins of equal mass. Titles are shown for a pair, whose bins must be of one strategy.
+    The intervals are those of the ECE, shown with it. Titles are shown above a pair.
     """
-    if after is None and after_interval is not None:
-        raise ValueError("after_interval needs the bins it belongs to; got after=None. Pass `after` too.")
-    if after is not None and after.strategy != bins.strategy:
-        raise ValueError(
-            f"both sides must be binned alike; got {bins.strategy!r} and {after.strategy!r}. "
-            "Pass the same strategy to reliability_bins."
-        )
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError:
+        raise ValueError("a diagram needs matplotlib. Install it with: pip install 'esupcon[report]'") from None
+
     panels = [(bins, interval)] if after is None else [(bins, interval), (after, after_interval)]
     figure = Figure(figsize=(0.5 + 3.4 * len(panels), 4.9), layout="constrained")
     axes = figure.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row", height_ratios=[3, 1])
     for column, (shown, its_interval) in enumerate(panels):
-        upper, lower = axes[0, column], axes[1, column]
-        _draw_reliability(upper, shown, its_interval)
-        _draw_histogram(lower, shown)
+        _draw_panel(axes[0, column], axes[1, column], shown, its_interval)
         if after is not None:
-            upper.set_title(titles[column], fontsize=10)
-        if column == 0:
-            upper.set_ylabel("accuracy")
-            lower.set_ylabel("share of\nsamples" if bins.strategy == "uniform" else "density of\nsamples")
-    _add_legend(figure)
+            axes[0, column].set_title(titles[column], fontsize=10)
+    axes[0, 0].set_ylabel("accuracy")
+    axes[1, 0].set_ylabel("share of\nsamples")
+    _add_legend(figure, columns=2 if after is None else 3)
     if path is not None:
         save_figure(figure, path)
     return figure
 
 
-def calibration_diagram(report: CalibrationReport, path: str | os.PathLike[str] | None = None) -> Figure:
-    """The pair before and after, from paper_calibration or held_out_calibration."""
+def calibration_diagram(figures: CalibrationFigures, path: str | os.PathLike[str] | None = None) -> "Figure":
+    """Draw the diagrams before and after calibration of `paper_calibration` or `held_out_calibration`."""
     return reliability_diagram(
-        report.bins_before,
-        report.bins_after,
-        interval=report.ece_before_interval,
-        after_interval=report.ece_after_interval,
-        titles=("before calibration, T = 1", f"after calibration, T = {report.temperature:.3g}"),
+        figures.bins_before,
+        figures.bins_after,
+        interval=figures.ece_before_interval,
+        after_interval=figures.ece_after_interval,
+        titles=("before calibration, T = 1", f"after calibration, T = {figures.temperature:.3g}"),
         path=path,
     )
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Write the figure in the format its name ends in; the same figure gives the same bytes."""
+def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> Path:
+    """Write the figure in the format of the file name; the same figure gives the same bytes."""
+    import matplotlib  # noqa: PLC0415
+
     target = Path(path)
-    suffix = target.suffix.lower()
-    if suffix not in _FORMATS:
+    kind = target.suffix.lower().removeprefix(".")
+    if kind not in _METADATA:
         raise ValueError(
-            f"a diagram's file name must end in {', '.join(_FORMATS)}; got {target.name!r}. "
+            f"the file name of a diagram must end in .png, .svg or .pdf; got {target.name!r}. "
             "PNG is for screens, SVG and PDF for print."
         )
-    dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[suffix]
     # Text stays text in SVG, and its identifiers do not change from run to run.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "esupcon"}):
-        return write_whole(target, lambda file: figure.savefig(file, format=_FORMATS[suffix], dpi=200, metadata=dated))
+        return write_whole(target, lambda file: figure.savefig(file, format=kind, dpi=200, metadata=_METADATA[kind]))
 
 
-def _draw_reliability(axes: Axes, bins: ReliabilityBins, interval: Interval | None) -> None:
-    held = bins.counts > 0
-    left, width = _spans(bins)
-    accuracy, confidence = bins.accuracy[held], bins.confidence[held]
-    axes.bar(left, accuracy, width, align="edge", color=_LIGHT_BLUE, edgecolor="black", linewidth=0.5)
+def _draw_panel(upper: "Axes", lower: "Axes", bins: ReliabilityBins, interval: Bounds | None) -> None:
+    held = np.flatnonzero(bins.counts)
+    left, width = bins.edges[held], np.diff(bins.edges)[held]
+    accuracy, confidence = (np.array(values, float)[held] for values in (bins.accuracy, bins.confidence))
+    upper.bar(left, accuracy, width, color=_LIGHT_BLUE, **_BAR)
     over = confidence > accuracy
     for chosen, style in ((over, _OVERCONFIDENT), (~over, _UNDERCONFIDENT)):
         gap = (confidence - accuracy)[chosen]
-        axes.bar(left[chosen], gap, width[chosen], bottom=accuracy[chosen], align="edge", **_GAP, **style)
-    # The thick line is where the accuracy is, whichever side of it the gap lies on.
-    axes.hlines(accuracy, left, left + width, color="black", linewidth=1.8, clip_on=False)
-    axes.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1.0)
-    axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.text(
-        0.97,
-        0.04,
-        _ece_text(bins, interval),
-        transform=axes.transAxes,
-        ha="right",
-        va="bottom",
-        fontsize=9,
-        bbox={"facecolor": "white", "edgecolor": "0.3", "boxstyle": "round,pad=0.35"},
-    )
-
-
-def _draw_histogram(axes: Axes, bins: ReliabilityBins) -> None:
-    n = bins.counts.sum()
-    held = bins.counts > 0
-    left, width = _spans(bins)
-    share = bins.counts[held] / n
-    # Bins of equal mass all hold the same share: only their density shows where the samples lie.
-    height = share if bins.strategy == "uniform" else share / width
-    axes.bar(left, height, width, align="edge", color="0.75", edgecolor="black", linewidth=0.5)
-    mean_confidence = float(share @ bins.confidence[held])
-    mean_accuracy = float(share @ bins.accuracy[held])
-    axes.axvline(mean_accuracy, **_OVERALL_ACCURACY)
-    axes.axvline(mean_confidence, **_MEAN_CONFIDENCE)
-    axes.set_xlabel("confidence")
-
-
-def _spans(bins: ReliabilityBins) -> tuple[FloatArray, FloatArray]:
-    """Left edges and widths of the bins that hold samples; a bin of one repeated value is widened to be seen."""
-    held = bins.counts > 0
-    width = np.maximum(np.diff(bins.edges)[held], 0.004)
-    return np.minimum(bins.edges[:-1][held], 1.0 - width), width
-
-
-def _add_legend(figure: Figure) -> None:
-    # Made by hand, not collected from the axes: a panel need not contain every kind of mark.
-    handles = [
-        Line2D([], [], color="black", linestyle="--", linewidth=1.0, label="perfect calibration"),
-        Patch(facecolor=_LIGHT_BLUE, edgecolor="black", linewidth=0.5, label="accuracy"),
-        Patch(**_GAP, **_OVERCONFIDENT, label="gap, overconfident"),
-        Patch(**_GAP, **_UNDERCONFIDENT, label="gap, underconfident"),
-        Line2D([], [], **_OVERALL_ACCURACY, label="overall accuracy"),
-        Line2D([], [], **_MEAN_CONFIDENCE, label="mean confidence"),
-    ]
-    columns = 2 if figure.get_figwidth() < 5 else 3
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
-
-
-def _ece_text(bins: ReliabilityBins, interval: Interval | None) -> str:
-    error = bins.expected_calibration_error
-    name = "ECE" if bins.strategy == "uniform" else "adaptive ECE"
-    lines = [f"{name} {100 * error:.2f} %"]
-    if interval is not None:
-        if abs(interval.value - error) > 1e-9:
-            raise ValueError(
-                f"the interval must belong to these bins' {name}, {error:.6f}; it is of {interval.value:.6f}. "
-                "Compute it with bootstrap_interval on the same samples and bins."
-            )
+        upper.bar(left[chosen], gap, width[chosen], bottom=accuracy[chosen], align="edge", **style)
+    # A thick line at the accuracy, whichever side of it the gap lies on.
+    upper.hlines(accuracy, left, left + width, color="black", linewidth=1.8, clip_on=False)
+    upper.plot([0, 1], [0, 1], **_DIAGONAL)
+    upper.set(xlim=(0, 1), ylim=(0, 1))
+    lines = [f"ECE {100 * bins.expected_calibration_error:.2f} %"]
+    if interval is not None and None not in interval:
         lines += [
-            f"{100 * interval.confidence:g} % interval",
-            f"{100 * interval.low:.2f} to {100 * interval.high:.2f} %",
+            "95 % interval",
+            "{:.2f} to {:.2f} %".format(*(100 * bound for bound in interval if bound is not None)),
         ]
-    return "\n".join([*lines, f"n = {int(bins.counts.sum()):,}"])
+    box = {"facecolor": "white", "edgecolor": "0.3", "boxstyle": "round,pad=0.35"}
+    text = "\n".join([*lines, f"n = {sum(bins.counts):,}"])
+    upper.text(0.97, 0.04, text, transform=upper.transAxes, ha="right", va="bottom", fontsize=9, bbox=box)
+
+    share = np.array(bins.counts)[held] / sum(bins.counts)
+    lower.bar(left, share, width, color="0.75", **_BAR)
+    lower.axvline(float(share @ accuracy), **_ACCURACY)
+    lower.axvline(float(share @ confidence), **_CONFIDENCE)
+    lower.set_xlabel("confidence")
+
+
+def _add_legend(figure: "Figure", columns: int) -> None:
+    from matplotlib.lines import Line2D  # noqa: PLC0415
+    from matplotlib.patches import Patch  # noqa: PLC0415
+
+    # Not collected from the axes: a panel need not contain every kind of mark.
+    handles = [
+        Line2D([], [], **_DIAGONAL, label="perfect calibration"),
+        Patch(facecolor=_LIGHT_BLUE, edgecolor="black", linewidth=0.5, label="accuracy"),
+        Patch(**_OVERCONFIDENT, label="gap, overconfident"),
+        Patch(**_UNDERCONFIDENT, label="gap, underconfident"),
+        Line2D([], [], **_ACCURACY, label="overall accuracy"),
+        Line2D([], [], **_CONFIDENCE, label="mean confidence"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)

@@ -1,7 +1,7 @@
-"""Scores for samples that belong to no class of training. One convention: higher means further out.
+"""Score how far samples lie from the training data. For all scores, higher means further out.
 
-From logits: max_softmax_score, energy_score, max_logit_score. From embeddings: prototype_distance_score, knn_score,
-and fit_mahalanobis(...).score. How well a score tells two sets apart: auroc, fpr_at_tpr, detection_table.
+From logits: max_softmax_score, energy_score, max_logit_score. From embeddings: prototype_distance_score, knn_score and
+fit_mahalanobis(...).score. auroc measures how well a score separates two sets.
 """
 
 from dataclasses import dataclass
@@ -9,30 +9,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from esupcon.probability.detection import Detection, auroc, detection_table, format_detection_table, fpr_at_tpr
-from esupcon.probability.posteriors import log_sum_exp, softmax
-from esupcon.probability.validation import FloatArray, as_count, as_embeddings, as_labels, as_logits
-
-__all__ = [
-    "Detection",
-    "Mahalanobis",
-    "auroc",
-    "detection_table",
-    "energy_score",
-    "fit_mahalanobis",
-    "format_detection_table",
-    "fpr_at_tpr",
-    "knn_score",
-    "max_logit_score",
-    "max_softmax_score",
-    "prototype_distance_score",
-]
+from esupcon.probability.predictions import (
+    FloatArray,
+    as_count,
+    as_labels,
+    as_logits,
+    as_numbers,
+    as_table,
+    log_softmax,
+    softmax,
+)
 
 _BLOCK_ENTRIES = 2**22  # similarities held at a time: 32 MB
 
 
 def max_softmax_score(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
-    """1 - max_k p(k | x), (n,), summed from the other classes so that confident rows do not round to a tie at 0."""
+    """Return 1 - max_k p(k | x), (n,), summed over the other classes so that confident rows do not tie at 0."""
     p = softmax(logits, temperature)
     p[np.arange(len(p)), p.argmax(axis=1)] = 0.0
     others: FloatArray = p.sum(axis=1)
@@ -40,54 +32,45 @@ def max_softmax_score(logits: ArrayLike, temperature: float = 1.0) -> FloatArray
 
 
 def energy_score(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
-    """-T log Σ_k exp(z_k / T), (n,)."""
-    return -log_sum_exp(logits, temperature)
+    """Return -T log Σ_k exp(z_k / T), (n,)."""
+    z = as_logits(logits)
+    rows, best = np.arange(len(z)), z.argmax(axis=1)
+    energy: FloatArray = temperature * log_softmax(z, temperature)[rows, best] - z[rows, best]
+    return energy
 
 
 def max_logit_score(logits: ArrayLike) -> FloatArray:
-    """-max_k z_k, (n,)."""
+    """Return -max_k z_k, (n,)."""
     largest: FloatArray = as_logits(logits).max(axis=1)
     return -largest
 
 
 def prototype_distance_score(embeddings: ArrayLike, prototypes: ArrayLike) -> FloatArray:
-    """1 - max_k cos(x, prototype_k), (n,): the cosine distance to the nearest of (K, d) prototypes."""
-    targets = _unit_rows(as_embeddings(prototypes, name="prototypes"), name="prototypes")
-    x = _unit_rows(as_embeddings(embeddings, width=targets.shape[1]), name="embeddings")
-    nearest = np.empty(len(x))
-    for rows in _blocks(len(x), len(targets)):
-        nearest[rows] = (x[rows] @ targets.T).max(axis=1)
-    return 1.0 - nearest
+    """Return 1 - max_k cos(x, prototype_k), (n,): the cosine distance to the nearest of (K, d) prototypes."""
+    return 1.0 - _kth_largest_cosine(embeddings, prototypes, 1, "prototypes")
 
 
 def knn_score(embeddings: ArrayLike, reference: ArrayLike, k: int = 10) -> FloatArray:
-    """Euclidean distance to the k-th nearest of the `reference` embeddings (training samples), all on the unit sphere.
+    """Return the distance to the k-th nearest of the `reference` embeddings (training samples), all as unit vectors.
 
-    Distances are taken in blocks of rows: memory grows with the reference set, not with its product with the rows.
+    Memory grows with the reference set, not with its product with the rows.
     """
-    stored = _unit_rows(as_embeddings(reference, name="reference"), name="reference")
-    if as_count(k, name="k") > len(stored):
-        raise ValueError(f"k must be at most the number of reference samples, {len(stored)}; got {k}. Lower k.")
-    x = _unit_rows(as_embeddings(embeddings, width=stored.shape[1]), name="embeddings")
-    similarity = np.empty(len(x))
-    kth_largest = len(stored) - k
-    for rows in _blocks(len(x), len(stored)):
-        similarity[rows] = np.partition(x[rows] @ stored.T, kth_largest, axis=1)[:, kth_largest]
+    similarity = _kth_largest_cosine(embeddings, reference, k, "reference")
     distances: FloatArray = np.sqrt(np.maximum(2.0 - 2.0 * similarity, 0.0))
     return distances
 
 
 @dataclass(frozen=True, eq=False)
 class Mahalanobis:
-    """Class means and a shared covariance, kept as `whitening` (d, d) with whitening · whiteningᵀ = covariance⁻¹."""
+    """Class means and a shared covariance, stored as `whitening` (d, d) with whitening · whiteningᵀ = covariance⁻¹."""
 
     means: FloatArray
     whitening: FloatArray
     shrinkage: float
 
     def score(self, embeddings: ArrayLike) -> FloatArray:
-        """min_k (x - mean_k)ᵀ covariance⁻¹ (x - mean_k), (n,)."""
-        x = as_embeddings(embeddings, width=self.means.shape[1])
+        """Return min_k (x - mean_k)ᵀ covariance⁻¹ (x - mean_k), (n,)."""
+        x = _embeddings(embeddings, width=self.means.shape[1])
         centres = self.means @ self.whitening
         squared_norms = np.einsum("kd,kd->k", centres, centres)
         scores = np.empty(len(x))
@@ -98,53 +81,70 @@ class Mahalanobis:
         return np.maximum(scores, 0.0)
 
 
-def fit_mahalanobis(embeddings: ArrayLike, labels: ArrayLike, *, shrinkage: float | None = None) -> Mahalanobis:
-    """Means of the classes present in `labels`, and their pooled covariance S, shrunk so that it can be inverted:
+def fit_mahalanobis(embeddings: ArrayLike, labels: ArrayLike) -> Mahalanobis:
+    """Fit the means of all classes in `labels` and their pooled covariance, shrunk as by Ledoit and Wolf (2004).
 
-        covariance = (1 - a) S + a · tr(S)/d · I.
-
-    `shrinkage` is a, in [0, 1]; None takes it from the data (Ledoit and Wolf, 2004).
+    Shrinkage makes the covariance invertible with fewer samples than dimensions too. Pass embeddings as the encoder
+    gives them, not scaled to unit length. For tables, append the standardised columns: an encoder with layer norms
+    gives a row multiplied by 1,000 nearly the embedding of the row itself.
     """
-    x = as_embeddings(embeddings)
-    given = np.asarray(labels)
-    largest = int(given.max()) if given.size and given.dtype.kind in "iu" else 0
-    y = as_labels(given, n=len(x), n_classes=largest + 1)
-    classes, index = np.unique(y, return_inverse=True)
+    from sklearn.covariance import ledoit_wolf  # noqa: PLC0415 - takes a second
+
+    x = _embeddings(embeddings)
+    classes, index = np.unique(as_labels(labels, n=len(x)), return_inverse=True)
     sums = np.zeros((len(classes), x.shape[1]))
     np.add.at(sums, index, x)
     means = sums / np.bincount(index)[:, None]
     residuals = x - means[index]
-    covariance = residuals.T @ residuals / len(x)
-    mean_variance = float(np.trace(covariance)) / x.shape[1]
-    if mean_variance <= np.finfo(np.float64).eps * float(np.mean(x**2)):
+    if float(np.mean(residuals**2)) <= np.finfo(np.float64).eps * float(np.mean(x**2)):
         raise ValueError(
             f"fit_mahalanobis needs classes that vary within themselves; {len(x)} embeddings of {len(classes)} classes "
             "do not. Pass several different samples per class."
         )
-    a = _ledoit_wolf(residuals, covariance) if shrinkage is None else shrinkage
-    if not 0.0 <= a <= 1.0:
-        raise ValueError(f"shrinkage must lie in 0..1; got {a}. None chooses it from the data.")
-    shrunk = (1.0 - a) * covariance + a * mean_variance * np.eye(x.shape[1])
-    variances, directions = np.linalg.eigh(shrunk)
-    if variances[0] <= len(variances) * np.finfo(np.float64).eps * variances[-1]:
+    covariance, shrinkage = ledoit_wolf(residuals, assume_centered=True)
+    variances, directions = np.linalg.eigh(covariance)
+    # Shrinkage can be 0 up to rounding; a direction without variance must not have an infinite weight.
+    variances = np.maximum(variances, len(variances) * np.finfo(np.float64).eps * variances[-1])
+    return Mahalanobis(means=means, whitening=directions / np.sqrt(variances), shrinkage=float(shrinkage))
+
+
+def auroc(in_scores: ArrayLike, out_scores: ArrayLike) -> float:
+    """Return P(out > in) + P(out = in)/2 for a random pair: 1.0 if every outlier scores higher, 0.5 for random scores.
+
+    Our own code, because scikit-learn's roc_auc_score refuses infinite scores.
+    """
+    inside, outside = np.sort(_scores(in_scores, "in_scores")), _scores(out_scores, "out_scores")
+    below = np.searchsorted(inside, outside, side="left")
+    not_above = np.searchsorted(inside, outside, side="right")
+    return float((below + not_above).sum() / (2.0 * len(inside) * len(outside)))
+
+
+def _kth_largest_cosine(embeddings: ArrayLike, reference: ArrayLike, k: int, name: str) -> FloatArray:
+    stored = _unit_rows(_embeddings(reference, name=name), name)
+    if as_count(k, name="k") > len(stored):
+        raise ValueError(f"k must be at most the number of reference samples, {len(stored)}; got {k}. Lower k.")
+    x = _unit_rows(_embeddings(embeddings, width=stored.shape[1]), "embeddings")
+    similarity = np.empty(len(x))
+    place = len(stored) - k
+    for rows in _blocks(len(x), len(stored)):
+        similarity[rows] = np.partition(x[rows] @ stored.T, place, axis=1)[:, place]
+    return similarity
+
+
+def _embeddings(values: ArrayLike, *, name: str = "embeddings", width: int | None = None) -> FloatArray:
+    embeddings = as_table(values, name=name, columns="dimensions")
+    bad = np.isinf(embeddings).any(axis=1)
+    if bad.any():
+        raise ValueError(f"{name} must be finite; row {int(bad.argmax())} is not. Find out where the encoder diverged.")
+    if width is not None and embeddings.shape[1] != width:
         raise ValueError(
-            f"the covariance of {len(x)} embeddings in {x.shape[1]} dimensions is singular at shrinkage {a}. "
-            "Raise shrinkage, or leave it at None."
+            f"{name} must have {width} dimensions like what they are compared with; got {embeddings.shape[1]}. "
+            "Take both from the same layer."
         )
-    return Mahalanobis(means=means, whitening=directions / np.sqrt(variances), shrinkage=float(a))
+    return embeddings
 
 
-def _ledoit_wolf(residuals: FloatArray, covariance: FloatArray) -> float:
-    """a = min(1, noise / spread): noise = E‖x xᵀ - S‖²/n, spread = ‖S - tr(S)/d · I‖², in Frobenius norm."""
-    n, d = residuals.shape
-    squared_norm = float(np.einsum("ij,ij->", covariance, covariance))
-    spread = squared_norm - float(np.trace(covariance)) ** 2 / d
-    fourth_moment = float(np.mean(np.einsum("nd,nd->n", residuals, residuals) ** 2))
-    noise = (fourth_moment - squared_norm) / n
-    return 1.0 if spread <= noise else max(noise / spread, 0.0)
-
-
-def _unit_rows(vectors: FloatArray, *, name: str) -> FloatArray:
+def _unit_rows(vectors: FloatArray, name: str) -> FloatArray:
     # Scaling by the largest entry first keeps the squares of tiny and huge vectors in range.
     largest = np.abs(vectors).max(axis=1, keepdims=True)
     if (largest == 0).any():
@@ -155,6 +155,16 @@ def _unit_rows(vectors: FloatArray, *, name: str) -> FloatArray:
     scaled = vectors / largest
     unit: FloatArray = scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
     return unit
+
+
+def _scores(values: ArrayLike, name: str) -> FloatArray:
+    scores = as_numbers(values, name=name)
+    if scores.ndim != 1 or len(scores) == 0 or np.isnan(scores).any():
+        raise ValueError(
+            f"{name} must be a non-empty vector without NaN, one score per sample; got shape {scores.shape}. "
+            "Pass what one of the *_score functions returns."
+        )
+    return scores
 
 
 def _blocks(n: int, width: int) -> list[slice]:

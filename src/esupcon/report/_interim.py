@@ -67,7 +67,7 @@ def _result(run: Any) -> Any:
     paper = None
     try:
         predictions = Predictions.load(run.folder / PREDICTIONS_FILE)
-        paper = paper_calibration(predictions.logits, predictions.labels, n_resamples=1)
+        paper = paper_calibration(predictions, n_resamples=1)
     except (OSError, ValueError):
         pass
     return SimpleNamespace(

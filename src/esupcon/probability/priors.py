@@ -1,24 +1,21 @@
-"""Posteriors under other class frequencies than those of training (Saerens, Latinne and Decaestecker, 2002).
+"""Adapt posteriors to other class priors than those of training (Saerens, Latinne and Decaestecker, 2002).
 
-Everything here takes posteriors at their word: calibrate first. What a classifier believes of each class on average
-must match the training frequencies, or the difference is taken for a shift.
+All functions assume calibrated posteriors: calibrate first. If the mean posterior of a class on unchanged data differs
+from its training prior, the difference is taken for a shift.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import chdtrc  # type: ignore[import-untyped]  # SciPy ships no annotations
 
-from esupcon.probability.validation import FloatArray, as_count, as_labels, as_priors, as_probabilities
+from esupcon.probability.predictions import FloatArray, as_count, as_labels, as_priors, as_probabilities
 
 
 @dataclass(frozen=True, eq=False)
 class PriorEstimate:
-    """Estimated class priors, and how sure it is that the search has ended.
-
-    `gap` bounds how much higher the mean log likelihood could still be; `converged` says it is within the tolerance.
-    """
+    """Estimated class priors. `gap` bounds how far the mean log likelihood is from its maximum; `converged` if that is
+    within the tolerance."""
 
     priors: FloatArray
     iterations: int
@@ -28,7 +25,7 @@ class PriorEstimate:
 
 @dataclass(frozen=True, eq=False)
 class PriorShiftTest:
-    """Likelihood-ratio test of "the priors are those of training"; a small `p_value` speaks for a shift."""
+    """Likelihood-ratio test of "the priors are those of training"; a small `p_value` indicates a shift."""
 
     statistic: float
     degrees_of_freedom: int
@@ -37,28 +34,27 @@ class PriorShiftTest:
 
 
 def class_priors(labels: ArrayLike, n_classes: int) -> FloatArray:
-    """(K,) share of each class among the labels."""
+    """Return the share of each class among the labels, (K,)."""
     as_count(n_classes, name="n_classes")
-    given = np.asarray(labels)
-    if given.size == 0:
+    if np.size(labels) == 0:
         raise ValueError("labels must hold at least one sample; got none. Priors of an empty set are undefined.")
-    y = as_labels(given, n=given.size, n_classes=n_classes)
+    y = as_labels(labels, n_classes=n_classes)
     shares: FloatArray = np.bincount(y, minlength=n_classes) / len(y)
     return shares
 
 
 def adapt_to_priors(probabilities: ArrayLike, source_priors: ArrayLike, target_priors: ArrayLike) -> FloatArray:
-    """p'(k | x) ∝ p(k | x) · target_k / source_k: posteriors of training turned into those of the new priors."""
+    """Return p'(k | x) ∝ p(k | x) · target_k / source_k: the posteriors under the target priors."""
     p, source = _posteriors_and_source(probabilities, source_priors)
     target = as_priors(target_priors, n_classes=p.shape[1], name="target_priors")
     unseen = (source == 0) & (target > 0)
     if unseen.any():
         k = int(unseen.argmax())
         raise ValueError(
-            f"target_priors may only hold classes of training; class {k} has prior {target[k]:.4g} now and 0 then. "
-            "Posteriors say nothing about a class that was never seen."
+            f"target_priors must be 0 where source_priors are; class {k} has {target[k]:.4g}. "
+            "Posteriors contain no information about a class that was not in training."
         )
-    adapted: FloatArray = p * np.divide(target, source, out=np.zeros_like(source), where=source > 0)
+    adapted: FloatArray = _ratios(p, source) * target
     totals = adapted.sum(axis=1, keepdims=True)
     if (totals == 0).any():
         row = int((totals[:, 0] == 0).argmax())
@@ -71,46 +67,63 @@ def adapt_to_priors(probabilities: ArrayLike, source_priors: ArrayLike, target_p
 
 
 def estimate_priors(
-    probabilities: ArrayLike, source_priors: ArrayLike, *, tolerance: float = 1e-7, max_iterations: int = 10_000
+    probabilities: ArrayLike,
+    source_priors: ArrayLike,
+    *,
+    pseudo_count: float | None = None,
+    tolerance: float = 1e-7,
+    max_iterations: int = 10_000,
 ) -> PriorEstimate:
-    """The priors π under which the samples are most likely, found by expectation maximisation.
+    """Return the priors π under which unlabelled samples are most likely, found by expectation maximisation.
 
     One step replaces π_k by the mean over samples of p(k | x) adapted to π, that is π_k ← π_k · d_k with
 
         d_k = mean_i ( r_ik / Σ_j π_j r_ij ),    r_ik = p(k | x_i) / source_k.
 
-    The log likelihood is concave and log max_k d_k bounds how far its mean is from the maximum: the search ends when
-    that bound is at most `tolerance`, or after `max_iterations` steps with `converged` false.
+    The mean includes `pseudo_count` imagined samples whose classes are known and distributed as the source priors (a
+    Dirichlet prior), one per class by default: a few samples then change the priors only a little, and no class of
+    training is ruled out. 0 gives the maximum likelihood, where a single row can set a prior to 1.
+
+    The objective is concave and log max_k d_k bounds how far it is from its maximum: the search ends when that bound
+    is at most `tolerance`, or after `max_iterations` steps with `converged` False.
     """
     p, source = _posteriors_and_source(probabilities, source_priors)
+    imagined = float(len(source)) if pseudo_count is None else pseudo_count
+    if not (np.isfinite(imagined) and imagined >= 0):
+        raise ValueError(
+            f"pseudo_count must be a number of at least 0; got {pseudo_count}. The default is one per class."
+        )
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive; got {tolerance}. The default is 1e-7.")
     as_count(max_iterations, name="max_iterations")
     ratios = _ratios(p, source)
     priors, iterations = source, 0
     while True:
-        direction = (1.0 / (ratios @ priors)) @ ratios / len(ratios)
+        of_imagined = imagined * np.divide(source, priors, out=np.zeros_like(source), where=source > 0)
+        direction = ((1.0 / (ratios @ priors)) @ ratios + of_imagined) / (len(p) + imagined)
         gap = max(float(np.log(direction.max())), 0.0)
         if gap <= tolerance or iterations == max_iterations:
-            break
+            return PriorEstimate(priors=priors, iterations=iterations, gap=gap, converged=gap <= tolerance)
         priors = priors * direction
         priors = priors / priors.sum()
         iterations += 1
-    return PriorEstimate(priors=priors, iterations=iterations, gap=gap, converged=gap <= tolerance)
 
 
 def prior_shift_test(
     probabilities: ArrayLike, source_priors: ArrayLike, *, tolerance: float = 1e-7, max_iterations: int = 10_000
 ) -> PriorShiftTest:
-    """statistic = 2 Σ_i log Σ_k π̂_k p(k | x_i) / source_k, against χ² with (classes of training - 1) degrees.
+    """Compare 2 Σ_i log Σ_k π̂_k p(k | x_i) / source_k with χ² of (classes of training - 1) degrees of freedom.
 
-    π̂ comes from estimate_priors. Under no shift, with honest posteriors, the p-value is uniform; it is cautious
-    where π̂ lies on the edge, a class missing altogether.
+    π̂ is the maximum likelihood estimate. Without a shift and with calibrated posteriors the p-value is uniform; it is
+    conservative if π̂ lies on the edge, with a class that does not occur.
     """
-    estimate = estimate_priors(probabilities, source_priors, tolerance=tolerance, max_iterations=max_iterations)
+    estimate = estimate_priors(
+        probabilities, source_priors, pseudo_count=0, tolerance=tolerance, max_iterations=max_iterations
+    )
+    from scipy.special import chdtrc  # type: ignore[import-untyped]  # noqa: PLC0415 - half of the import time
+
     p, source = _posteriors_and_source(probabilities, source_priors)
-    statistic = 2.0 * float(np.log(_ratios(p, source) @ estimate.priors).sum())
-    statistic = max(statistic, 0.0)
+    statistic = max(2.0 * float(np.log(_ratios(p, source) @ estimate.priors).sum()), 0.0)
     degrees = int((source > 0).sum()) - 1
     p_value = float(chdtrc(degrees, statistic)) if degrees else 1.0
     return PriorShiftTest(statistic=statistic, degrees_of_freedom=degrees, p_value=p_value, estimate=estimate)

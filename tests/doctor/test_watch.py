@@ -1,4 +1,4 @@
-"""The rules of the watch, one by one, on made-up losses and embeddings."""
+"""The rules of `Watch`, one by one, on made-up losses and embeddings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esupcon.doctor import Finding, Watch
+from esupcon.doctor.watch import effective_rank, mean_cosine
 from esupcon.methods import METHODS
 
 RNG = np.random.default_rng(0)
@@ -43,12 +44,12 @@ def run(watch: Watch, losses: np.ndarray, embedding: np.ndarray, accuracy: float
     return found
 
 
-def test_a_run_that_learns_is_silent() -> None:
+def test_run_that_learns_has_no_findings() -> None:
     losses = noisy(3.5 + 2.1 * np.exp(-np.arange(1000) / 150))
     assert run(make(), losses, CLUSTERS, 0.9) == []
 
 
-def test_the_usual_start_of_a_fresh_network_is_silent() -> None:
+def test_usual_start_of_a_fresh_network_has_no_findings() -> None:
     """Cosines near 1 and a loss of log(n-1) through the warm-up and a little longer."""
     watch = make(warmup_steps=100)
     losses = np.concatenate([np.full(150, PLATEAU), np.linspace(PLATEAU, 4, 850)])
@@ -59,14 +60,14 @@ def test_the_usual_start_of_a_fresh_network_is_silent() -> None:
     assert found == []
 
 
-def test_collapse_is_named_by_the_loss_alone_where_nothing_else_is_known() -> None:
+def test_collapse_is_found_by_the_loss_alone() -> None:
     found = feed(make(warmup_steps=100), np.full(500, PLATEAU))
     assert [finding.code for finding in found] == ["collapse"]
     assert "5.541, log(n - 1) for 256 rows" in found[0].message
     assert "cosine" not in found[0].message
 
 
-def test_collapse_is_named_by_the_cosine_alone_where_the_loss_is_above() -> None:
+def test_collapse_is_found_by_the_cosine_alone() -> None:
     found = run(make(), np.full(300, 7.0) - 1e-3 * np.arange(300), POINT, 0.1)
     assert "collapse" in [finding.code for finding in found]
     message = next(finding for finding in found if finding.code == "collapse").message
@@ -74,13 +75,13 @@ def test_collapse_is_named_by_the_cosine_alone_where_the_loss_is_above() -> None
     assert "log(n - 1)" not in message
 
 
-def test_collapse_is_named_by_both_and_once() -> None:
+def test_collapse_is_found_by_both_and_reported_once() -> None:
     found = run(make(), np.full(1000, PLATEAU), POINT, 0.1)
     assert [finding.code for finding in found] == ["collapse"]
     assert "mean cosine" in found[0].message and "log(n - 1)" in found[0].message
 
 
-def test_dead_embeddings_are_collapsed_ones() -> None:
+def test_zero_embeddings_are_collapsed() -> None:
     assert [one.code for one in run(make(), np.full(400, PLATEAU), np.zeros((200, 10)), 0.1)] == ["collapse"]
 
 
@@ -92,7 +93,7 @@ def test_dead_embeddings_are_collapsed_ones() -> None:
         (np.linspace(PLATEAU, 4.5, 400), POINT, None),  # the loss has left
     ],
 )
-def test_one_sign_of_collapse_against_a_better_one_is_not_enough(
+def test_one_sign_of_collapse_against_another_is_not_enough(
     losses: np.ndarray, embedding: np.ndarray, accuracy: float | None
 ) -> None:
     assert "collapse" not in [finding.code for finding in run(make(), losses, embedding, accuracy)]
@@ -106,7 +107,7 @@ def test_crowded_embeddings_must_persist() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_not_finite_is_an_error_said_once(bad: float) -> None:
+def test_loss_that_is_not_finite_is_an_error_reported_once(bad: float) -> None:
     watch = make()
     feed(watch, [5.5, 5.4, 5.3])
     (finding,) = watch.step(bad, 0.2)
@@ -125,25 +126,25 @@ def test_embeddings_that_are_not_finite_are_the_same_error() -> None:
     assert "end of epoch 5" in finding.message and "2 of 200 embeddings" in finding.message
 
 
-def test_a_loss_that_rises_and_stays_up() -> None:
+def test_loss_that_rises_and_stays_high() -> None:
     found = feed(make(), [*noisy(np.full(30, 5.5)), *noisy(np.full(30, 6.6))])
     assert [finding.code for finding in found] == ["lr-too-high"]
     assert "rose from 5.5" in found[0].message
 
 
-def test_a_loss_that_swings_wildly() -> None:
+def test_loss_that_swings_wildly() -> None:
     found = feed(make(), 5.5 + 6 * (np.arange(60) % 2) - 3)
     assert [finding.code for finding in found] == ["lr-too-high"]
     assert "swings by 6" in found[0].message
 
 
-def test_single_odd_batches_are_forgiven() -> None:
+def test_single_odd_batches_have_no_finding() -> None:
     losses = noisy(np.linspace(5.5, 4.0, 300))
     losses[::25] += 4.0
     assert feed(make(n_steps=300), losses) == []
 
 
-def test_an_explosion_is_named_at_once_and_again_if_it_follows_a_rise() -> None:
+def test_explosion_is_reported_at_once_and_again_after_a_rise() -> None:
     watch = make(losses={"ce": 1.0}, head="linear")
     assert feed(watch, [2.3, 2.3]) == []
     assert [finding.code for finding in feed(watch, [1e6, 1e9, 1e12])] == ["lr-too-high"]
@@ -152,7 +153,7 @@ def test_an_explosion_is_named_at_once_and_again_if_it_follows_a_rise() -> None:
     assert [finding.code for finding in found] == ["lr-too-high"] * 2
 
 
-def test_stuck_needs_time_and_the_absence_of_progress() -> None:
+def test_stuck_needs_time_without_progress() -> None:
     watch = make(losses={"ce": 1.0}, head="linear", warmup_steps=100)
     assert run(watch, noisy(np.full(380, 2.3), 0.02), CLUSTERS, 0.1) == []
     found = run(watch, noisy(np.full(100, 2.3), 0.02), CLUSTERS, 0.1)
@@ -161,14 +162,14 @@ def test_stuck_needs_time_and_the_absence_of_progress() -> None:
     assert run(make(losses={"ce": 1.0}, head="linear"), slow, CLUSTERS, 0.1) == []
 
 
-def test_a_standstill_that_has_its_explanation_is_not_called_stuck() -> None:
+def test_standstill_with_another_explanation_is_not_stuck() -> None:
     risen = np.concatenate([np.full(10, 5.5), np.full(990, 6.6)])
     assert [one.code for one in run(make(), risen, CLUSTERS, 0.1)] == ["lr-too-high"]
     flat = run(make(temperature=50.0), np.full(1000, PLATEAU), CLUSTERS, 0.1)
     assert [one.code for one in flat] == ["temperature-too-high"]
 
 
-def test_a_standstill_of_crowded_embeddings_is_left_to_be_called_a_collapse() -> None:
+def test_standstill_of_crowded_embeddings_becomes_a_collapse() -> None:
     watch, codes = make(warmup_steps=400), []
     for epoch in range(3):
         codes.append([one.code for one in feed(watch, np.full(400, 6.0))])
@@ -176,7 +177,7 @@ def test_a_standstill_of_crowded_embeddings_is_left_to_be_called_a_collapse() ->
     assert codes == [[], [], [], [], [], ["collapse"]]
 
 
-def test_rising_accuracy_is_progress_too() -> None:
+def test_rising_accuracy_is_progress() -> None:
     watch, found = make(), []
     for epoch in range(100):
         found += feed(watch, np.full(10, 5.0))
@@ -184,12 +185,12 @@ def test_rising_accuracy_is_progress_too() -> None:
     assert found == []
 
 
-def test_without_an_accuracy_a_loss_that_has_left_the_plateau_is_given_the_benefit_of_the_doubt() -> None:
+def test_loss_that_has_left_the_plateau_is_stuck_only_if_accuracy_is_low() -> None:
     assert feed(make(), noisy(np.full(1000, 5.0), 0.02)) == []
     assert [one.code for one in run(make(), noisy(np.full(1000, 5.0), 0.02), CLUSTERS, 0.1)] == ["stuck"]
 
 
-def test_temperature_note_and_warning_depend_on_what_is_in_reach() -> None:
+def test_severity_of_a_high_temperature_depends_on_the_reachable_share() -> None:
     for temperature, severity in ((0.5, None), (1.0, "note"), (3.0, "warning")):
         found = make(temperature=temperature).step(5.5, 0.1)
         assert [finding.severity for finding in found] == ([severity] if severity else [])
@@ -197,7 +198,7 @@ def test_temperature_note_and_warning_depend_on_what_is_in_reach() -> None:
     assert "a probability of 0.25 at most" in make(temperature=1.0).step(5.5, 0.1)[0].message
 
 
-def test_a_high_first_loss_speaks_of_the_temperature_only_where_that_is_low_and_prototypes_do_not_explain_it() -> None:
+def test_high_first_loss_is_blamed_on_a_low_temperature_only() -> None:
     assert make(temperature=0.1).step(20.0, 0.1) == []
     assert [one.code for one in make(temperature=0.01).step(20.0, 0.1)] == ["temperature-too-low"]
     # K/(n+K) of a prototype term of up to 1/t each
@@ -207,17 +208,17 @@ def test_a_high_first_loss_speaks_of_the_temperature_only_where_that_is_low_and_
     ]
 
 
-def test_a_narrow_embedding_is_noted_in_the_second_half_of_a_run() -> None:
+def test_narrow_embedding_is_a_note_in_the_second_half_of_a_run() -> None:
     line = np.outer(LABELS - 4.5, np.ones(10)) + 0.05 * RNG.normal(size=(200, 10))
     watch = make()
     assert run(watch, noisy(np.linspace(5.5, 4.5, 490)), line, 0.5) == []
     found = run(watch, noisy(np.linspace(4.5, 4, 510)), line, 0.5)
     assert [(one.code, one.severity) for one in found] == [("dimensional-collapse", "note")]
-    assert "of its 10 directions" in found[0].message and "takes 9" in found[0].message
+    assert "of its 10 directions" in found[0].message and "need 9" in found[0].message
     assert run(make(), noisy(np.linspace(5.5, 4, 1000)), CLUSTERS, 0.5) == []
 
 
-def test_overfitting_is_noted_and_repeated_when_the_gap_has_doubled() -> None:
+def test_overfitting_is_a_note_and_repeated_when_the_gap_has_doubled() -> None:
     perfect = np.eye(10)[LABELS] * 5
     watch = make(n_steps=200)
     found = run(watch, np.linspace(5.5, 4, 100), CLUSTERS, 0.75, logits=perfect)
@@ -228,17 +229,31 @@ def test_overfitting_is_noted_and_repeated_when_the_gap_has_doubled() -> None:
     assert run(make(), np.linspace(5.5, 4, 100), CLUSTERS, 0.85, logits=perfect) == []
 
 
-def test_what_an_earlier_stage_said_is_not_said_again_unless_it_is_worse() -> None:
+def test_predicting_one_class_only_is_reported_at_the_end_unless_explained() -> None:
+    constant = np.tile(np.eye(10)[3], (200, 1))
+    watch = make(n_steps=100, losses={"ce": 1.0}, head="linear")
+    losses = np.linspace(2.3, 2.0, 100)
+    assert run(watch, losses[:90], CLUSTERS, 0.1, logits=constant) == []
+    (finding,) = run(watch, losses[90:], CLUSTERS, 0.1, logits=constant)
+    assert (finding.code, finding.severity) == ("one-prediction", "warning")
+    assert "all 200 training samples are predicted as class 3, also the 180 of other classes" in finding.message
+    varied = np.eye(10)[np.where(np.arange(200) < 3, 4, 3)]
+    assert run(make(n_steps=100), np.linspace(5.5, 4, 100), CLUSTERS, 0.1, logits=varied) == []
+    collapsed = run(make(n_steps=400), np.full(400, PLATEAU), POINT, 0.1, logits=constant)
+    assert [one.code for one in collapsed] == ["collapse"]
+
+
+def test_findings_of_an_earlier_stage_are_repeated_only_if_more_severe() -> None:
     first = run(make(), np.full(400, PLATEAU), POINT, 0.1)
-    assert run(make(said=first), np.full(400, PLATEAU), POINT, 0.1) == []
+    assert run(make(already_reported=first), np.full(400, PLATEAU), POINT, 0.1) == []
     note = make(temperature=1.0).step(5.5, 0.1)
-    assert make(temperature=1.0, said=note).step(5.5, 0.1) == []
-    assert [one.severity for one in make(temperature=3.0, said=note).step(5.5, 0.1)] == ["warning"]
+    assert make(temperature=1.0, already_reported=note).step(5.5, 0.1) == []
+    assert [one.severity for one in make(temperature=3.0, already_reported=note).step(5.5, 0.1)] == ["warning"]
 
 
 @settings(max_examples=25)
 @given(st.integers(0, 59), st.integers(0, 5))
-def test_a_restored_watch_goes_on_as_if_it_had_never_stopped(cut: int, seed: int) -> None:
+def test_restored_watch_continues_as_if_never_stopped(cut: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     losses = np.concatenate([np.full(20, 5.5), rng.choice([5.5, 5.541, 6.8, 9.0, 100.0], 40)])
     embeddings = [POINT if rng.random() < 0.7 else CLUSTERS for _ in range(60)]
@@ -262,12 +277,12 @@ def test_a_restored_watch_goes_on_as_if_it_had_never_stopped(cut: int, seed: int
     assert state == json.loads(json.dumps(before.state_dict()))  # loading shares nothing with what it was given
 
 
-def test_a_foreign_state_is_refused() -> None:
-    with pytest.raises(ValueError, match="the state of a watch holds curve, lr"):
+def test_other_states_are_refused() -> None:
+    with pytest.raises(ValueError, match="the state of a watch holds accuracy, at_plateau"):
         make().load_state_dict({"steps": 3})
 
 
-def test_one_class_has_nothing_to_win_and_nothing_is_said() -> None:
+def test_one_class_has_no_findings_but_nan() -> None:
     watch = make(n_classes=1)
     found = feed(watch, np.full(300, PLATEAU))
     found += watch.epoch(0, PLATEAU, 1.0, POINT, np.zeros(200, int), logits=np.zeros((200, 1)))
@@ -279,9 +294,9 @@ def test_one_class_has_nothing_to_win_and_nothing_is_said() -> None:
 def test_every_stage_of_every_method_can_be_watched(method: Any) -> None:
     for stage in method.stages:
         watch = make(losses={term.loss: term.weight for term in stage.terms}, head=method.head, class_counts=[20] * 10)
-        assert watch.marks.span > 0
-        start = watch.marks.collapsed + watch.marks.unsettled
-        losses = noisy(np.linspace(start, watch.marks.best + 0.3, 1000), 0.02)
+        assert watch.bounds.span > 0
+        start = watch.bounds.collapsed + watch.bounds.unsettled
+        losses = noisy(np.linspace(start, watch.bounds.best + 0.3, 1000), 0.02)
         assert run(watch, losses, CLUSTERS, 0.9) == []
 
 
@@ -291,7 +306,7 @@ def test_every_stage_of_every_method_can_be_watched(method: Any) -> None:
     st.integers(1, 30),
 )
 @settings(max_examples=60)
-def test_any_losses_can_be_fed(losses: list[float], name: str, n_classes: int) -> None:
+def test_any_losses_are_accepted(losses: list[float], name: str, n_classes: int) -> None:
     watch = make(losses={name: 1.0}, n_classes=n_classes, n_steps=60)
     found = feed(watch, losses)
     found += watch.epoch(0, losses[-1], None, CLUSTERS, LABELS)
@@ -302,18 +317,77 @@ def test_any_losses_can_be_fed(losses: list[float], name: str, n_classes: int) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"losses": {}}, "losses must name at least one"),
-        ({"losses": {"triplet": 1.0}}, "the name of a loss must be one of 'supcon', 'spce'"),
-        ({"losses": {"ce": -1.0}}, "the weight of ce must be a finite number of at least 0"),
+        ({"losses": {}}, "losses must be among"),
+        ({"losses": {"triplet": 1.0}}, r"losses must be among .* got \['triplet'\]"),
+        ({"losses": {"ce": -1.0}}, "weights must be finite and at least 0"),
+        ({"prototype_weight": math.nan}, "weights must be finite and at least 0"),
         ({"n_batch": 0}, "n_batch must be a whole number of at least 1"),
         ({"n_batch": 1, "n_views": 1}, "two rows or more"),
-        ({"temperature": 0.0}, "temperature must be a finite number above 0"),
-        ({"head": "cosine"}, "head must be one of 'linear', 'prototype'"),
-        ({"spce_average": "mean"}, "spce_average must be one of"),
+        ({"temperature": 0.0}, "temperature must be finite and above 0"),
+        ({"head": "cosine"}, "head must be 'linear' or 'prototype'; got cosine"),
+        ({"spce_average": "mean"}, "spce_average must be 'class' or 'batch'"),
         ({"class_counts": [1, 2]}, "class_counts must hold the training samples of each of 10 classes"),
         ({"n_steps": 0}, "n_steps must be a whole number of at least 1"),
     ],
 )
-def test_mistakes_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**changes)
+
+
+@pytest.mark.parametrize(
+    ("z", "y", "logits", "message"),
+    [
+        (np.zeros((1, 3)), np.zeros(1), None, "two or more rows"),
+        (np.zeros(4), np.zeros(4), None, "two or more rows"),
+        (np.zeros((4, 3)), np.zeros(5), None, "labels one number per row"),
+        (np.zeros((4, 3)), np.zeros(4), np.zeros((3, 2)), "logits must hold a row for each of the 4 rows"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(z: np.ndarray, y: np.ndarray, logits: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make().epoch(0, 5.0, 0.5, z, y, logits=logits)
+
+
+def test_long_samples_are_thinned_and_half_precision_is_accepted() -> None:
+    z = np.tile(CLUSTERS, (10, 1)).astype(np.float16)
+    watch, same = make(), make()
+    rows = np.linspace(0, 1999, 512).round().astype(int)
+    watch.epoch(0, 5.0, 0.5, z, np.tile(LABELS, 10))
+    same.epoch(0, 5.0, 0.5, z[rows].astype(np.float32), np.tile(LABELS, 10)[rows])
+    assert watch.state_dict() == same.state_dict()
+
+
+def mean_cosine_by_pairs(z: np.ndarray) -> float:
+    values = []
+    for i in range(len(z)):
+        for j in range(len(z)):
+            if i != j:
+                lengths = np.linalg.norm(z[i]), np.linalg.norm(z[j])
+                both_zero = lengths[0] == lengths[1] == 0
+                values.append(float(both_zero) if min(lengths) == 0 else z[i] @ z[j] / (lengths[0] * lengths[1]))
+    return float(np.mean(values))
+
+
+@given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 3), st.sampled_from([1e-30, 1.0, 1e30]), st.integers(0, 99))
+def test_mean_cosine_is_that_of_all_pairs(n: int, d: int, n_zero: int, scale: float, seed: int) -> None:
+    z = np.random.default_rng(seed).normal(size=(n, d)) * scale
+    z[: min(n_zero, n)] = 0
+    assert mean_cosine(z) == pytest.approx(mean_cosine_by_pairs(z), abs=1e-9)
+
+
+@pytest.mark.parametrize(("n", "d"), [(40, 7), (7, 40)])
+def test_effective_rank_is_the_exponential_of_the_entropy_of_singular_values(n: int, d: int) -> None:
+    z = np.random.default_rng(0).normal(size=(n, d))
+    unit = z / np.linalg.norm(z, axis=1, keepdims=True)
+    values = np.linalg.svd(unit - unit.mean(0), compute_uv=False)
+    values = values[values > 1e-9]
+    p = values / values.sum()
+    assert effective_rank(z) == pytest.approx(np.exp(-(p * np.log(p)).sum()), rel=1e-6)
+
+
+@pytest.mark.parametrize("n_classes", [3, 10])
+def test_classes_at_the_corners_of_a_simplex_use_one_direction_less(n_classes: int) -> None:
+    corners = np.eye(n_classes) - 1 / n_classes
+    assert effective_rank(np.repeat(corners, 12, axis=0)) == pytest.approx(n_classes - 1)
+    assert effective_rank(np.ones((5, n_classes))) == 0

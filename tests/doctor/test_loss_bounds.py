@@ -1,4 +1,4 @@
-"""The two marks against the losses themselves, evaluated on the embeddings they describe."""
+"""Best and collapsed value of every loss, against the losses themselves on the embeddings they describe."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esupcon.doctor.setting import Setting
-from esupcon.doctor.yardstick import best_posterior, temperature_for, yardstick
+from esupcon.doctor import Watch
+from esupcon.doctor.watch import Bounds, best_posterior, temperature_for
 from esupcon.functional import esupcon_loss, spce_loss, supcon_loss, tightness_loss
 
 Loss = Callable[[Tensor, Tensor, Tensor, float], Tensor]
@@ -34,19 +34,16 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def setting(losses: dict[str, float], **changes: Any) -> Setting:
+def bounds(losses: dict[str, float], **changes: Any) -> Bounds:
     values: dict[str, Any] = {
-        "losses": losses,
         "n_batch": 30,
-        "n_views": 2,
         "n_classes": 5,
+        "n_steps": 100,
         "temperature": 0.3,
-        "head": "prototype",
         "prototype_weight": 3.0,
-        "spce_average": "class",
         "class_counts": [6] * 5,  # all of them in the batch: every expectation is exact
     }
-    return Setting.checked(**{**values, **changes})
+    return Watch(losses=losses, **{**values, **changes}).bounds
 
 
 def simplex(n_classes: int) -> Tensor:
@@ -57,18 +54,18 @@ def simplex(n_classes: int) -> Tensor:
 @pytest.mark.parametrize("temperature", [0.05, 0.3, 2.0])
 @pytest.mark.parametrize("name", LOSSES)
 def test_best_and_collapsed_are_the_values_of_the_loss(name: str, temperature: float) -> None:
-    marks = yardstick(setting({name: 1.0}, temperature=temperature))
+    found = bounds({name: 1.0}, temperature=temperature)
     y = torch.arange(5).repeat_interleave(12)
     theta, point = simplex(5), torch.ones(60, 5, dtype=torch.float64)
     loss = LOSSES[name]
-    assert loss(theta[y], y, theta, temperature).item() == pytest.approx(marks.best, abs=1e-9)
-    assert loss(point, y, point[:5], temperature).item() == pytest.approx(marks.collapsed, abs=1e-9)
+    assert loss(theta[y], y, theta, temperature).item() == pytest.approx(found.best, abs=1e-9)
+    assert loss(point, y, point[:5], temperature).item() == pytest.approx(found.collapsed, abs=1e-9)
 
 
 @pytest.mark.parametrize(("name", "below"), [("supcon", 1e-9), ("spce", 1e-9), ("esupcon", 1e-3)])
-def test_no_embedding_is_better_than_the_best(name: str, below: float) -> None:
+def test_no_trained_embedding_is_better_than_the_best(name: str, below: float) -> None:
     """Within a thousandth of the span for esupcon, whose prototype term pushes a class a little apart."""
-    marks = yardstick(setting({name: 1.0}))
+    found = bounds({name: 1.0})
     y = torch.arange(5).repeat_interleave(12)
     generator = torch.Generator().manual_seed(0)
     z, theta = (torch.randn(n, 6, dtype=torch.float64, generator=generator).requires_grad_() for n in (60, 5))
@@ -78,45 +75,45 @@ def test_no_embedding_is_better_than_the_best(name: str, below: float) -> None:
         loss = LOSSES[name](z, y, theta, 0.3)
         loss.backward()
         optimizer.step()
-    assert marks.best - below * marks.span <= loss.item() < marks.best + 0.05 * marks.span
+    assert found.best - below * found.span <= loss.item() < found.best + 0.05 * found.span
 
 
-def test_weights_add_up() -> None:
-    parts = [yardstick(setting({name: 1.0})) for name in ("supcon", "tightness")]
-    both = yardstick(setting({"supcon": 2.0, "tightness": 0.5}))
+def test_bounds_of_terms_add_up() -> None:
+    parts = [bounds({name: 1.0}) for name in ("supcon", "tightness")]
+    both = bounds({"supcon": 2.0, "tightness": 0.5})
     assert both.best == pytest.approx(2 * parts[0].best + 0.5 * parts[1].best)
     assert both.collapsed == pytest.approx(2 * parts[0].collapsed + 0.5 * parts[1].collapsed)
 
 
-def test_supcon_collapses_to_log_n_minus_one_whatever_the_temperature() -> None:
+def test_supcon_collapses_to_log_n_minus_one_at_any_temperature() -> None:
     for temperature in (0.01, 0.1, 10):
-        marks = yardstick(setting({"supcon": 1.0}, temperature=temperature))
-        assert marks.collapsed == pytest.approx(math.log(59))
+        found = bounds({"supcon": 1.0}, temperature=temperature)
+        assert found.collapsed == pytest.approx(math.log(59))
 
 
-def test_a_linear_head_has_no_lower_bound_and_no_temperature() -> None:
-    marks = yardstick(setting({"ce": 1.0}, head="linear"))
-    assert (marks.best, marks.reach) == (0.0, None)
+def test_linear_head_reaches_zero_and_has_no_temperature() -> None:
+    found = bounds({"ce": 1.0}, head="linear")
+    assert (found.best, found.reach) == (0.0, None)
 
 
-def test_head_that_knows_the_class_sizes_alone() -> None:
+def test_collapsed_cross_entropy_is_the_entropy_of_the_class_shares() -> None:
     shares = np.array([0.7, 0.2, 0.1])
-    marks = yardstick(setting({"ce": 1.0}, n_classes=3, class_counts=[70, 20, 10]))
-    assert marks.collapsed == pytest.approx(-(shares * np.log(shares)).sum())
+    found = bounds({"ce": 1.0}, n_classes=3, class_counts=[70, 20, 10])
+    assert found.collapsed == pytest.approx(-(shares * np.log(shares)).sum())
 
 
-def test_literal_spce_has_logits_smaller_by_the_share_of_the_class() -> None:
-    marks = yardstick(setting({"spce": 1.0}, temperature=1.0, spce_average="batch"))
+def test_bounds_of_spce_averaged_over_the_batch() -> None:
+    found = bounds({"spce": 1.0}, temperature=1.0, spce_average="batch")
     y = torch.arange(5).repeat_interleave(12)
     theta, point = simplex(5), torch.ones(60, 5, dtype=torch.float64)
     best = spce_loss(theta[y], y, temperature=1.0, average="batch").item()
     collapsed = spce_loss(point, y, temperature=1.0, average="batch").item()
-    assert (marks.best, marks.collapsed) == (pytest.approx(best), pytest.approx(collapsed))
-    assert marks.reach is not None and marks.reach < 0.2  # the loss hardly moves
+    assert (found.best, found.collapsed) == (pytest.approx(best), pytest.approx(collapsed))
+    assert found.reach is not None and found.reach < 0.2  # the loss hardly moves
 
 
 @given(st.integers(2, 1000), st.floats(0.01, 0.999))
-def test_the_suggested_temperature_lets_a_perfect_embedding_be_that_sure(n_classes: int, posterior: float) -> None:
+def test_suggested_temperature_gives_a_perfect_embedding_that_posterior(n_classes: int, posterior: float) -> None:
     if posterior * n_classes > 1.01:  # less than a guess is reached by no temperature
         assert best_posterior(n_classes, temperature_for(n_classes, posterior)) == pytest.approx(posterior)
 
@@ -128,22 +125,20 @@ def test_the_suggested_temperature_lets_a_perfect_embedding_be_that_sure(n_class
     st.integers(2, 200),
     st.floats(1e-3, 100),
 )
-def test_the_marks_are_in_order_for_any_setting(
+def test_bounds_are_in_order_for_any_setting(
     losses: dict[str, float], n_batch: int, n_views: int, n_classes: int, temperature: float
 ) -> None:
     if n_batch * n_views < 3:
         return
-    marks = yardstick(
-        setting(
-            losses,
-            n_batch=n_batch,
-            n_views=n_views,
-            n_classes=n_classes,
-            temperature=temperature,
-            class_counts=None,
-            prototype_weight=1.0,
-        )
+    found = bounds(
+        losses,
+        n_batch=n_batch,
+        n_views=n_views,
+        n_classes=n_classes,
+        temperature=temperature,
+        class_counts=None,
+        prototype_weight=1.0,
     )
-    assert math.isfinite(marks.best) and math.isfinite(marks.collapsed)
-    assert marks.best <= marks.collapsed + 1e-9
-    assert marks.reach is None or -1e-9 <= marks.reach <= 1 + 1e-9
+    assert math.isfinite(found.best) and math.isfinite(found.collapsed)
+    assert found.best <= found.collapsed + 1e-9
+    assert found.reach is None or -1e-9 <= found.reach <= 1 + 1e-9

@@ -1,4 +1,4 @@
-"""check_after: silent on clean labels however hard the data, and outspoken where a tenth or more is wrong."""
+"""check_after: no finding for clean labels, and one if a tenth or more are wrong or one class only is predicted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from esupcon.data.scenarios import label_noise
 from esupcon.doctor import check_after
-from esupcon.doctor.label_check import _Answers, _surest, _suspects
+from esupcon.doctor.data import most_confident, suspect_labels
 from esupcon.probability import Predictions
 
 FIXTURE = Path(__file__).parent.parent / "probability" / "fixtures" / "cifar10_logits.npz"
@@ -48,13 +47,13 @@ def noisy(y: np.ndarray, rate: float, kind: str = "symmetric", seed: int = 0) ->
     return y
 
 
-def test_clean_digits_are_passed_in_silence() -> None:
+def test_clean_digits_have_no_findings() -> None:
     probabilities, labels, _ = out_of_fold(0.0)
     assert check_after(probabilities, labels, classes=range(10)) == []
 
 
 @pytest.mark.parametrize(("rate", "kind"), [(0.1, "symmetric"), (0.2, "symmetric"), (0.4, "symmetric"), (0.1, "pair")])
-def test_wrong_labels_are_named(rate: float, kind: str) -> None:
+def test_wrong_labels_are_estimated_and_named(rate: float, kind: str) -> None:
     probabilities, labels, wrong = out_of_fold(rate, kind)
     (finding,) = check_after(probabilities, labels, classes=[f"digit {k}" for k in range(10)], n_show=20)
     assert (finding.code, finding.severity) == ("suspect-labels", "warning")
@@ -69,14 +68,8 @@ def test_wrong_labels_are_named(rate: float, kind: str) -> None:
     assert f"looks like 'digit {other}'" in finding.message
 
 
-def test_the_shuffled_noise_of_the_scenarios_is_named_too() -> None:
-    x, y = load_digits(return_X_y=True)
-    labels = label_noise(y, 0.2, rng=np.random.default_rng(0))
-    assert [finding.code for finding in check_after(digit_probabilities(x, labels), labels)] == ["suspect-labels"]
-
-
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_a_network_that_errs_on_a_fifth_of_clean_labels_is_not_taken_for_noise(temperature: float) -> None:
+def test_errors_of_a_network_on_clean_labels_are_not_taken_for_noise(temperature: float) -> None:
     predictions = Predictions.load(FIXTURE)
     probabilities = predictions.probabilities(temperature)
     assert check_after(probabilities, predictions.labels) == []
@@ -85,7 +78,7 @@ def test_a_network_that_errs_on_a_fifth_of_clean_labels_is_not_taken_for_noise(t
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_two_classes(seed: int) -> None:
+def test_wrong_labels_of_two_classes(seed: int) -> None:
     x, y = load_breast_cancer(return_X_y=True)
     model = make_pipeline(StandardScaler(), LogisticRegression())
     for rate in (0.0, 0.15):
@@ -96,19 +89,19 @@ def test_two_classes(seed: int) -> None:
 
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
 @pytest.mark.parametrize("sharpness", [1.0, 100.0])
-def test_a_classifier_that_knows_nothing_accuses_nobody(n_classes: int, sharpness: float) -> None:
+def test_random_predictions_give_no_finding(n_classes: int, sharpness: float) -> None:
     rng = np.random.default_rng(0)
     logits = sharpness * rng.normal(size=(2000, n_classes))
     p = np.exp(logits - logits.max(1, keepdims=True))
     assert check_after(p / p.sum(1, keepdims=True), rng.integers(0, n_classes, 2000)) == []
 
 
-def test_a_network_that_has_learnt_its_labels_by_heart_has_nothing_to_say() -> None:
+def test_memorised_labels_give_no_finding() -> None:
     labels = np.arange(100) % 4
     assert check_after(np.eye(4)[labels], labels) == []
 
 
-def test_hard_but_clean_samples_are_not_taken_for_noise_though_some_of_the_surest_are_wrong() -> None:
+def test_hard_but_clean_samples_are_not_taken_for_noise() -> None:
     rng = np.random.default_rng(0)
     sure = rng.uniform(0.4, 1, 5000)
     predicted = rng.integers(0, 10, 5000)
@@ -120,17 +113,17 @@ def test_hard_but_clean_samples_are_not_taken_for_noise_though_some_of_the_sures
     assert check_after(p, labels) == []
 
 
-def test_a_few_disagreements_among_few_samples_are_no_evidence() -> None:
+def test_few_contradictions_among_few_samples_are_no_evidence() -> None:
     p = np.tile([[0.9, 0.1], [0.1, 0.9]], (25, 1))
     labels = np.arange(50) % 2
-    p[[0, 1]], labels[[0, 1]] = [[0.95, 0.05], [0.05, 0.95]], (1, 0)  # among the surest
+    p[[0, 1]], labels[[0, 1]] = [[0.95, 0.05], [0.05, 0.95]], (1, 0)  # among the most confident
     assert check_after(p, labels) == []
     many = np.tile(labels, 20)
     assert check_after(np.tile(p, (20, 1)), many) != []
 
 
 @given(st.integers(2, 40), st.integers(2, 5), st.integers(0, 99))
-def test_suspects_are_those_a_loop_finds_the_clearest_first(n: int, n_classes: int, seed: int) -> None:
+def test_suspects_are_those_that_a_loop_finds(n: int, n_classes: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     p, y = rng.dirichlet(np.full(n_classes, 0.3), size=n), rng.integers(0, n_classes, n)
     usual = [np.mean([p[i, k] for i in range(n) if y[i] == k] or [np.inf]) for k in range(n_classes)]
@@ -140,10 +133,10 @@ def test_suspects_are_those_a_loop_finds_the_clearest_first(n: int, n_classes: i
         if other != y[i] and p[i, other] >= usual[other] and p[i, y[i]] < 0.5 * usual[y[i]]:
             expected.append(i)
     expected.sort(key=lambda i: p[i, y[i]] - p[i].max())
-    assert _suspects(_Answers(p, y)).tolist() == expected
+    assert suspect_labels(p, y).tolist() == expected
 
 
-def test_none_shown_and_no_names() -> None:
+def test_number_of_named_samples_and_unnamed_classes() -> None:
     probabilities, labels, _ = out_of_fold(0.2)
     (finding,) = check_after(probabilities, labels, n_show=0)
     assert "sample 1" not in finding.message and finding.message.endswith("very likely.")
@@ -152,9 +145,11 @@ def test_none_shown_and_no_names() -> None:
 
 
 @given(st.integers(1, 60), st.integers(2, 5), st.sampled_from([0.2, 0.5]), st.integers(0, 99))
-def test_the_surest_of_every_class_are_those_a_loop_finds(n: int, n_classes: int, part: float, seed: int) -> None:
+def test_most_confident_rows_of_every_class_are_those_that_a_loop_finds(
+    n: int, n_classes: int, part: float, seed: int
+) -> None:
     p = np.random.default_rng(seed).dirichlet(np.ones(n_classes), size=n)
-    chosen = _surest(_Answers(p, np.zeros(n, np.int64)), part)
+    chosen = most_confident(p, part)
     for k in range(n_classes):
         rows = [i for i in range(n) if p[i].argmax() == k]
         rows.sort(key=lambda i: -p[i, k])
@@ -162,8 +157,19 @@ def test_the_surest_of_every_class_are_those_a_loop_finds(n: int, n_classes: int
         assert {i for i in rows if chosen[i]} == expected
 
 
+def test_predicting_one_class_only_is_a_finding_and_reported_once() -> None:
+    labels = np.repeat([0, 1], [40, 20])
+    p = np.tile([0.7, 0.3], (60, 1))
+    (finding,) = check_after(p, labels, classes=["cat", "dog"])
+    assert (finding.code, finding.severity) == ("one-prediction", "warning")
+    assert "all 60 held-out samples are predicted as 'cat', also the 20 of other classes" in finding.message
+    assert check_after(p, labels, already_reported=[finding]) == []
+    assert check_after(p[:44], labels[:44]) == []  # four samples of other classes can be chance
+    assert check_after(p[:40], labels[:40]) == []
+
+
 @given(st.integers(1, 30), st.integers(2, 6), st.integers(0, 99))
-def test_any_probabilities_and_labels_are_judged_without_complaint(n: int, n_classes: int, seed: int) -> None:
+def test_any_probabilities_and_labels_are_accepted(n: int, n_classes: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(np.full(n_classes, 0.2), size=n)
     found = check_after(p, rng.integers(0, n_classes, n), n_show=3)
@@ -179,6 +185,8 @@ def test_any_probabilities_and_labels_are_judged_without_complaint(n: int, n_cla
         ([[0.5, 0.5]], [0], {"n_show": -1}, "n_show must be 0 or more"),
     ],
 )
-def test_mistakes_are_refused(p: list[list[float]], y: list[int], changes: dict[str, object], message: str) -> None:
+def test_impossible_input_is_refused(
+    p: list[list[float]], y: list[int], changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         check_after(p, y, **changes)  # type: ignore[arg-type]

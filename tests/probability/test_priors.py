@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import chi2, kstest
 
+from esupcon._split import stratified_split
 from esupcon.probability import (
     accuracy,
     adapt_to_priors,
@@ -13,7 +14,6 @@ from esupcon.probability import (
     fit_temperature,
     prior_shift_test,
     softmax,
-    stratified_split,
 )
 
 UNIFORM = np.full(10, 0.1)  # of the training set behind the stored logits
@@ -26,9 +26,9 @@ def shifted(labels, candidates, priors, n: int, rng):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_shift_of_real_logits_is_found_measured_and_used(cifar10, seed: int) -> None:
+def test_shift_of_real_logits_is_detected_estimated_and_corrected(cifar10, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    calibration, rest = stratified_split(cifar10.labels, fraction=0.4, rng=rng)
+    rest, calibration = stratified_split(cifar10.labels, 0.4, seed)
     temperature = fit_temperature(cifar10.logits[calibration], cifar10.labels[calibration])
     priors = rng.permutation(0.65 ** np.arange(10))
     rows = shifted(cifar10.labels, rest, priors / priors.sum(), 2000, rng)
@@ -38,7 +38,7 @@ def test_a_shift_of_real_logits_is_found_measured_and_used(cifar10, seed: int) -
     test = prior_shift_test(p, UNIFORM)
     assert test.p_value < 1e-50
     assert test.degrees_of_freedom == 9
-    estimate = test.estimate
+    estimate = estimate_priors(p, UNIFORM)
     assert estimate.converged
     error = np.abs(estimate.priors - truth).sum()
     counted = np.abs(class_priors(p.argmax(axis=1), 10) - truth).sum()
@@ -50,8 +50,8 @@ def test_a_shift_of_real_logits_is_found_measured_and_used(cifar10, seed: int) -
     assert accuracy(adapt_to_priors(p, UNIFORM, truth), y) > accuracy(p, y) + 0.02
 
 
-def test_no_shift_of_real_logits_is_left_alone(cifar10) -> None:
-    calibration, rest = stratified_split(cifar10.labels, fraction=0.4)
+def test_unshifted_real_logits_show_no_shift(cifar10) -> None:
+    rest, calibration = stratified_split(cifar10.labels, 0.4, 0)
     temperature = fit_temperature(cifar10.logits[calibration], cifar10.labels[calibration])
     p, y = softmax(cifar10.logits[rest], temperature), cifar10.labels[rest]
     test = prior_shift_test(p, UNIFORM)
@@ -78,45 +78,46 @@ def test_adaptation_is_bayes_rule() -> None:
     np.testing.assert_allclose(adapt_to_priors(before, source, source), before, atol=1e-12)
 
 
-def test_the_estimate_approaches_the_truth() -> None:
+def test_estimate_approaches_the_true_priors() -> None:
     source, target = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.1, 0.8])
     before, _, _ = gaussian_posteriors(np.random.default_rng(1), 40_000, source, target)
     assert np.abs(estimate_priors(before, source).priors - target).max() < 0.01
 
 
-def test_the_estimate_is_the_maximum_that_another_optimiser_finds() -> None:
+@pytest.mark.parametrize("pseudo_count", [0.0, 30.0])
+def test_estimate_is_the_maximum_that_another_optimiser_finds(pseudo_count: float) -> None:
     source = np.array([0.5, 0.3, 0.2])
     p, _, _ = gaussian_posteriors(np.random.default_rng(2), 300, source, [0.2, 0.5, 0.3])
 
     def cost(free):
         priors = softmax(np.append(free, 0.0)[None])[0]
-        return -np.log((p / source) @ priors).mean()
+        return -np.log((p / source) @ priors).sum() - pseudo_count * source @ np.log(priors)
 
-    found = minimize(cost, np.zeros(2), options={"gtol": 1e-10})
-    estimate = estimate_priors(p, source, tolerance=1e-12, max_iterations=100_000)
+    found = minimize(cost, np.zeros(2), options={"gtol": 1e-8})
+    estimate = estimate_priors(p, source, pseudo_count=pseudo_count, tolerance=1e-12, max_iterations=100_000)
     np.testing.assert_allclose(estimate.priors, softmax(np.append(found.x, 0.0)[None])[0], atol=1e-4)
 
 
-def test_one_step_is_saerens_step() -> None:
+def test_one_iteration_is_the_step_of_saerens() -> None:
     source = np.array([0.5, 0.3, 0.2])
     p, _, _ = gaussian_posteriors(np.random.default_rng(3), 50, source, [0.2, 0.5, 0.3])
-    one = estimate_priors(p, source, max_iterations=1)
+    one = estimate_priors(p, source, pseudo_count=0, max_iterations=1)
     np.testing.assert_allclose(one.priors, p.mean(axis=0), atol=1e-12)
-    two = estimate_priors(p, source, max_iterations=2)
+    two = estimate_priors(p, source, pseudo_count=0, max_iterations=2)
     np.testing.assert_allclose(two.priors, adapt_to_priors(p, source, one.priors).mean(axis=0), atol=1e-12)
     assert (one.iterations, one.converged, two.iterations) == (1, False, 2)
 
 
-def test_the_reported_gap_bounds_what_is_missing() -> None:
+def test_reported_gap_bounds_the_missing_likelihood() -> None:
     source = np.array([0.5, 0.3, 0.2])
     p, _, _ = gaussian_posteriors(np.random.default_rng(4), 500, source, [0.2, 0.5, 0.3])
 
     def likelihood(priors):
         return np.log((p / source) @ priors).mean()
 
-    best = likelihood(estimate_priors(p, source, tolerance=1e-13, max_iterations=100_000).priors)
+    best = likelihood(estimate_priors(p, source, pseudo_count=0, tolerance=1e-13, max_iterations=100_000).priors)
     for steps in (1, 3, 10, 30):
-        early = estimate_priors(p, source, max_iterations=steps)
+        early = estimate_priors(p, source, pseudo_count=0, max_iterations=steps)
         assert 0 <= best - likelihood(early.priors) <= early.gap + 1e-13
 
 
@@ -128,7 +129,7 @@ def test_p_values_are_uniform_without_a_shift() -> None:
     assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.09
 
 
-def test_the_statistic_is_twice_the_gain_in_log_likelihood() -> None:
+def test_statistic_is_twice_the_gain_in_log_likelihood() -> None:
     source = np.array([0.5, 0.3, 0.2])
     p, _, _ = gaussian_posteriors(np.random.default_rng(6), 300, source, [0.3, 0.4, 0.3])
     test = prior_shift_test(p, source)
@@ -150,29 +151,36 @@ def test_adapted_rows_and_estimates_are_distributions(n: int, n_classes: int, se
     assert 0.0 <= test.p_value <= 1.0
 
 
-def test_certain_posteriors_are_counted() -> None:
-    p = np.eye(3)[[0, 0, 0, 1, 2]]
-    np.testing.assert_allclose(estimate_priors(p, [0.2, 0.4, 0.4]).priors, [0.6, 0.2, 0.2])
+def test_certain_posteriors_are_counted_together_with_the_imagined_samples() -> None:
+    p, source = np.eye(3)[[0, 0, 0, 1, 2]], np.array([0.2, 0.4, 0.4])
+    np.testing.assert_allclose(estimate_priors(p, source, pseudo_count=0).priors, [0.6, 0.2, 0.2])
+    np.testing.assert_allclose(estimate_priors(p, source).priors, ([3, 1, 1] + 3 * source) / 8, atol=1e-6)
 
 
-def test_a_class_of_training_that_is_gone() -> None:
+def test_few_rows_do_not_rule_out_a_class() -> None:
+    one = [[0.999, 0.0005, 0.0005]]
+    assert estimate_priors(one, [1 / 3] * 3, pseudo_count=0).priors[0] > 0.9999
+    assert estimate_priors(one, [1 / 3] * 3).priors == pytest.approx([0.5, 0.25, 0.25], abs=1e-3)
+
+
+def test_prior_of_a_class_that_no_longer_occurs_is_near_zero() -> None:
     source = np.array([0.5, 0.3, 0.2])
     p, _, y = gaussian_posteriors(np.random.default_rng(7), 5000, source, [0.6, 0.3, 0.1])
     assert estimate_priors(p[y != 2], source).priors[2] < 0.01
 
 
-def test_a_class_that_training_never_had() -> None:
+def test_class_without_training_samples_keeps_prior_zero() -> None:
     p = np.array([[0.5, 0.5, 0.0], [0.8, 0.2, 0.0]])
     test = prior_shift_test(p, [0.6, 0.4, 0.0])
     assert test.degrees_of_freedom == 1
     assert test.estimate.priors[2] == 0.0
-    with pytest.raises(ValueError, match=r"class 2 has prior 0\.1 now and 0 then"):
+    with pytest.raises(ValueError, match=r"must be 0 where source_priors are; class 2 has 0\.1"):
         adapt_to_priors(p, [0.6, 0.4, 0.0], [0.5, 0.4, 0.1])
     with pytest.raises(ValueError, match="row 0 is not"):
         estimate_priors([[0.5, 0.4, 0.1]], [0.6, 0.4, 0.0])
 
 
-def test_only_one_class_in_training() -> None:
+def test_one_class_in_training_cannot_shift() -> None:
     test = prior_shift_test([[1.0, 0.0]], [1.0, 0.0])
     assert (test.degrees_of_freedom, test.p_value) == (0, 1.0)
 
@@ -186,7 +194,7 @@ def test_class_priors() -> None:
 
 
 @pytest.mark.parametrize("priors", [[0.5, 0.6], [1.5, -0.5], [np.nan, 1.0], [1.0], [[0.5, 0.5]]])
-def test_priors_that_are_none(priors) -> None:
+def test_invalid_priors_are_refused(priors) -> None:
     for call in (
         lambda: adapt_to_priors([[0.5, 0.5]], priors, [0.5, 0.5]),
         lambda: adapt_to_priors([[0.5, 0.5]], [0.5, 0.5], priors),
@@ -197,10 +205,13 @@ def test_priors_that_are_none(priors) -> None:
             call()
 
 
-def test_other_refusals() -> None:
+def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="row 1 gives all its probability to classes whose target prior is 0"):
         adapt_to_priors([[0.5, 0.5], [0.0, 1.0]], [0.5, 0.5], [1.0, 0.0])
     with pytest.raises(ValueError, match="tolerance must be positive"):
         estimate_priors([[0.5, 0.5]], [0.5, 0.5], tolerance=0)
+    for pseudo_count in (-1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match="pseudo_count must be a number of at least 0"):
+            estimate_priors([[0.5, 0.5]], [0.5, 0.5], pseudo_count=pseudo_count)
     with pytest.raises(ValueError, match="max_iterations must be a whole number"):
         estimate_priors([[0.5, 0.5]], [0.5, 0.5], max_iterations=0)

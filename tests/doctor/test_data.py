@@ -1,0 +1,345 @@
+"""check_data: no finding for clean data, and for each problem its code with the right numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn.datasets import load_digits
+
+from esupcon.doctor import Finding, check_data
+from esupcon.doctor.data import absent_share, alone_share, batch_size_for
+
+
+def checked(x: Any, y: Any, x_test: Any = None, y_test: Any = None, **changes: Any) -> dict[str, Finding]:
+    labels = [np.asarray(part) for part in (y, y_test) if part is not None]
+    n_classes = int(max((part.max(initial=0) for part in labels), default=0)) + 1
+    values = {"n_classes": n_classes, "batch_size": 64, "method_uses_positives": True, "prototypes": None}
+    found = check_data(x, y, x_test=x_test, y_test=y_test, **{**values, **changes})
+    assert len({finding.code for finding in found}) == len(found)
+    assert all("\n" not in str(finding) for finding in found)
+    return {finding.code: finding for finding in found}
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    images, y = load_digits(return_X_y=True)
+    x = (images * 16).clip(0, 255).astype(np.uint8).reshape(-1, 1, 8, 8)
+    return x[:1400], y[:1400], x[1400:], y[1400:]
+
+
+def test_clean_images_and_tables_have_no_findings(digits: Any) -> None:
+    x, y, x_test, y_test = digits
+    assert checked(x, y, x_test, y_test) == {}
+    tables = [part.reshape(len(part), -1) / 16.0 for part in (x, x_test)]
+    assert checked(tables[0], y, tables[1], y_test) == {}
+    assert checked(x, y) == checked(x, y, x[:0], y[:0]) == {}
+
+
+def test_test_images_that_equal_training_images_are_a_leak(digits: Any) -> None:
+    x, y, x_test, y_test = digits
+    x_test = x_test.copy()
+    x_test[[5, 80, 81, 300]] = x[[17, 900, 2, 17]]
+    found = checked(x, y, x_test, y_test)
+    assert list(found) == ["leak"]
+    assert found["leak"].severity == "warning"
+    assert "4 of 397 test images (1 %)" in found["leak"].message
+    assert "(test 5 = train 17, test 80 = train 900, test 81 = train 2)" in found["leak"].message
+
+
+def test_held_out_copies_and_test_copies_of_either_part_are_leaks(digits: Any) -> None:
+    x, y, x_test, y_test = (part.copy() for part in digits)
+    x, x_held, y, y_held = x[:1200], x[1200:], y[:1200], y[1200:]
+    x_held[3] = x[11]
+    x_test[[7, 9]] = x[40], x_held[100]
+    (finding,) = checked(x, y, x_test, y_test, x_held=x_held, y_held=y_held).values()
+    assert finding.code == "leak"
+    assert "1 of 200 held-out images (0.5 %) and 2 of 397 test images (0.5 %)" in finding.message
+    assert "(held-out 3 = train 11, test 7 = train 40, test 9 = held-out 100)" in finding.message
+
+
+def test_first_of_several_equal_training_images_is_named(digits: Any) -> None:
+    x, y, x_test, y_test = digits
+    x = np.concatenate([x, x[40:41]])
+    found = checked(x, np.append(y, y[40]), np.concatenate([x_test, x[40:41]]), np.append(y_test, y[40]))
+    assert "test 397 = train 40" in found["leak"].message
+
+
+def test_identical_images_with_different_labels_contradict_each_other(digits: Any) -> None:
+    x, y, *_ = digits
+    x, y = x.copy(), y.copy()
+    x[[700, 701]] = x[10]
+    y[[10, 700, 701]] = 3, 3, 8
+    x[801] = x[20]
+    y[[20, 801]] = 1, 1  # a copy with the same label contradicts nothing
+    found = checked(x, y, classes=[f"digit {k}" for k in range(10)])
+    assert list(found) == ["contradicting-labels"]
+    message = found["contradicting-labels"].message
+    assert message.startswith("3 training images, in 1 group(s) of identical ones,")
+    assert "train 10 is 'digit 3' and its copy 701 'digit 8'" in message
+
+
+def test_identical_rows_of_a_table_are_a_note_that_allows_for_chance() -> None:
+    x, y = np.array([[0.0, 1], [1, 0], [-0.0, 1], [1, 1]]), np.array([0, 0, 1, 1])
+    found = checked(x, y, x[:1], y[:1], batch_size=4)
+    assert {code: finding.severity for code, finding in found.items()} == {
+        "leak": "note",
+        "contradicting-labels": "note",
+    }
+    assert all("can be chance" in finding.remedy for finding in found.values())
+
+
+@settings(max_examples=60)
+@given(st.data(), st.integers(1, 12), st.integers(0, 12), st.sampled_from([np.uint8, np.float32, np.float64]))
+def test_identical_rows_are_those_that_a_loop_over_all_pairs_finds(
+    data: st.DataObject, n: int, n_test: int, dtype: type
+) -> None:
+    values = st.sampled_from([0, 1, 2]) if dtype is np.uint8 else st.sampled_from([0.0, -0.0, 0.5])
+    x = data.draw(arrays(dtype, (n, 2), elements=values))
+    x_test = data.draw(arrays(np.uint8, (n_test, 2), elements=st.sampled_from([0, 1])))  # of another type
+    y = data.draw(arrays(np.int64, n, elements=st.integers(0, 2)))
+    found = checked(x, y, x_test, np.zeros(n_test, int), n_classes=3)
+    leaked = [i for i in range(n_test) if any((x_test[i] == x[j]).all() for j in range(n))]
+    contradicted = [
+        i
+        for i in range(n)
+        if any((x[i] == x[j]).all() and y[k] != y[j] and (x[k] == x[i]).all() for j in range(n) for k in range(n))
+    ]
+    assert ("leak" in found) == bool(leaked)
+    if leaked:
+        assert found["leak"].message.startswith(f"{len(leaked)} of {n_test} test rows")
+    assert ("contradicting-labels" in found) == bool(contradicted)
+    if contradicted:
+        assert found["contradicting-labels"].message.startswith(f"{len(contradicted)} training rows")
+
+
+def test_blank_images_are_one_finding_and_no_leak(digits: Any) -> None:
+    x, y, x_test, y_test = (part.copy() for part in digits)
+    colour = np.concatenate([x, x // 2, x // 3], axis=1)
+    colour_test = np.concatenate([x_test, x_test // 2, x_test // 3], axis=1)
+    colour[[4, 9]] = np.array([7, 0, 200], np.uint8).reshape(3, 1, 1)  # one colour, though channels differ
+    colour_test[3] = colour[4]
+    found = checked(colour, y, colour_test, y_test)
+    assert list(found) == ["constant-images"]
+    assert found["constant-images"].severity == "note"
+    assert "2 train images and 1 test images" in found["constant-images"].message
+    assert "train 4 the first" in found["constant-images"].message
+    colour[100:200] = 0
+    assert checked(colour, y, colour_test, y_test)["constant-images"].severity == "warning"
+    striped = np.zeros((4, 1, 8, 8), np.uint8)
+    striped[:, :, :, 1] = np.arange(1, 5).reshape(4, 1, 1)  # corners and middle agree, the rest does not
+    assert checked(striped, [0, 1, 0, 1], batch_size=4) == {}
+
+
+def test_values_that_are_not_finite_are_an_error() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 4)), np.arange(60) % 2
+    x_test = x + 1
+    x[7, 2], x[9, 0], x_test[50, 3] = np.nan, -np.inf, np.inf
+    found = checked(x, y, x_test, y)
+    assert list(found) == ["data-not-finite"]
+    assert found["data-not-finite"].severity == "error"
+    assert "2 train samples (the first is 7) and 1 test samples (the first is 50)" in found["data-not-finite"].message
+
+
+def test_classes_without_training_samples_are_named(digits: Any) -> None:
+    x, y, x_test, y_test = digits
+    keep = (y != 3) & (y != 7)
+    found = checked(x[keep], y[keep], x_test, y_test, n_classes=11, classes=list("abcdefghijk"))
+    assert list(found) == ["empty-class"]
+    assert "3 of 11 classes have no training sample ('d', 'h', 'k')" in found["empty-class"].message
+    n_missed = np.isin(y_test, (3, 7)).sum()
+    assert f"{n_missed} of 397 held-out and test samples" in found["empty-class"].message
+    assert "test" not in checked(x[keep], y[keep], n_classes=10)["empty-class"].message
+    many = checked(x[y < 5], y[y < 5], n_classes=10)["empty-class"].message
+    assert "(class 5, class 6, class 7 and 2 more)" in many
+
+
+def test_one_class_is_an_error(digits: Any) -> None:
+    x, y, *_ = digits
+    found = checked(x[y == 4], y[y == 4], n_classes=5)
+    assert next(iter(found)) == "one-class"  # the worst comes first
+    assert found["one-class"].severity == "error"
+    assert "class 4" in found["one-class"].message
+
+
+@pytest.mark.parametrize(("n_rare", "severity"), [(15, None), (14, "note"), (2, "note"), (1, "warning")])
+def test_imbalance_is_a_note_or_a_warning(n_rare: int, severity: str | None) -> None:
+    y = np.repeat([0, 1], [148, n_rare])
+    x = np.random.default_rng(0).normal(size=(len(y), 3))
+    finding = checked(x, y).get("imbalance")
+    assert (finding and finding.severity) == severity
+    if finding:
+        assert f"148 training samples, the smallest, class 1, {n_rare}: {148 / n_rare:.0f} to 1" in finding.message
+
+
+def test_batches_that_lack_classes_and_the_suggested_size() -> None:
+    y = np.repeat(np.arange(100), 20)
+    x = np.random.default_rng(0).normal(size=(len(y), 3))
+    absent = checked(x, y, batch_size=100)["absent-classes"]
+    assert absent.severity == "note"
+    assert "a batch of 100 images lacks 35.7 of the 100 classes on average (36 %)" in absent.message
+    assert "Use batches of 217 images" in absent.remedy
+    assert checked(x, y, batch_size=50)["absent-classes"].severity == "warning"
+    assert "absent-classes" not in checked(x, y, batch_size=217)
+    assert checked(x, y, batch_size=50, method_uses_positives=False) == {}  # cross entropy is not affected
+
+
+def test_samples_without_a_positive_with_one_view_and_with_two() -> None:
+    y = np.repeat(np.arange(200), 10)
+    x = np.random.default_rng(0).normal(size=(len(y), 3))
+    one = checked(x, y, batch_size=64, n_views=1)
+    assert one["no-positives"].severity == "warning"
+    assert (
+        "75 % of the samples are the only ones of their class in a batch of 64 (200 classes)"
+        in one["no-positives"].message
+    )
+    two = checked(x, y, batch_size=64)
+    assert "no-positives" not in two
+    assert "75 % of the samples are the only ones" in two["own-views-only"].message
+    never = checked(x[::10], y[::10], batch_size=64, n_views=1)["no-positives"]
+    assert never.severity == "error"
+    few_classes = checked(x, y % 10, batch_size=64, n_views=1)
+    assert few_classes == {}
+
+
+def test_prototypes_without_weight_are_a_warning(digits: Any) -> None:
+    x, y, *_ = digits
+    assert checked(x, y, prototypes=10) == {}
+    assert checked(x, y, prototypes=10, prototype_weight=0.0)["prototype-share"].severity == "warning"
+    assert checked(x, y, prototype_weight=0.0) == {}
+
+
+def test_batch_larger_than_the_data_is_all_of_it() -> None:
+    y = np.repeat(np.arange(200), 2)
+    x = np.random.default_rng(0).normal(size=(len(y), 3))
+    assert "absent-classes" in checked(x, y, batch_size=100)
+    assert checked(x, y, batch_size=400) == checked(x, y, batch_size=4000) == {}
+
+
+class Rows:
+    """Selected rows of an array, read by slices like those of the data package."""
+
+    def __init__(self, array: np.ndarray, indices: np.ndarray) -> None:
+        self.array, self.indices, self.dtype = array, indices, array.dtype
+        self.shape = (len(indices), *array.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        return self.array[self.indices[rows]]
+
+
+@pytest.mark.parametrize("kind", ["memory map", "selected rows"])
+def test_large_arrays_are_read_in_pieces(tmp_path: Path, digits: Any, monkeypatch: Any, kind: str) -> None:
+    x, y, x_test, y_test = digits
+    x_test = x_test.copy()
+    x_test[390] = x[1399]
+    np.save(tmp_path / "x.npy", x)
+    monkeypatch.setattr("esupcon.doctor.data.CHUNK_BYTES", 1000)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    found = checked(Rows(mapped, np.arange(len(x))) if kind == "selected rows" else mapped, y, x_test, y_test)
+    assert "test 390 = train 1399" in found["leak"].message
+
+
+def test_public_set_has_a_leak() -> None:
+    folder = os.environ.get("ESUPCON_TEST_DATA")
+    if not folder or not (Path(folder) / "cifar100-20k.npz").exists():
+        pytest.skip("ESUPCON_TEST_DATA names no folder with cifar100-20k.npz")
+    with np.load(Path(folder) / "cifar100-20k.npz") as cifar:
+        x, x_test = (cifar[name].transpose(0, 3, 1, 2) for name in ("x_train", "x_test"))
+        y, y_test = (cifar[name].astype(int) for name in ("y_train", "y_test"))
+    found = checked(x, y, x_test, y_test, batch_size=256)
+    assert list(found) == ["leak"]
+    test_row, train_row = (int(part) for part in re.findall(r"test (\d+) = train (\d+)", found["leak"].message)[0])
+    assert (x_test[test_row] == x[train_row]).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": [0, 1, 2, 9]}, "labels of the train part must lie in 0..2"),
+        ({"y": [0, 1]}, "labels of the train part must be one class index per row"),
+        ({"x": np.zeros(4)}, "the train part must hold images"),
+        ({"x": np.full((4, 2), "a")}, "the train part must hold images"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "there must be training samples"),
+        ({"x_test": np.zeros((2, 5)), "y_test": [0, 1]}, "samples of equal shape in every part"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
+        ({"n_views": 0}, "n_views must be a whole number of at least 1"),
+        ({"prototypes": 2}, "prototypes must be at least one for each of 3 classes; got 2"),
+        ({"prototype_weight": -1.0}, "prototype_weight must be a finite number of at least 0"),
+        ({"classes": ["a"]}, "classes must name each of the 3 classes; got 1"),
+    ],
+)
+def test_impossible_input_is_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+    values = {"x": np.arange(8.0).reshape(4, 2), "y": [0, 1, 2, 0], "n_classes": 3, "batch_size": 4, **changes}
+    with pytest.raises(ValueError, match=message) as error:
+        checked(**values)
+    assert "\n" not in str(error.value)
+
+
+def test_findings_are_sorted_by_severity() -> None:
+    x = np.array([[np.nan], [1.0], [1.0], [2.0]] * 10)
+    y = np.array([0, 0, 1, 0] * 10)
+    severities = [finding.severity for finding in checked(x, y, n_classes=3, prototypes=3).values()]
+    assert severities == sorted(severities, key=["error", "warning", "note"].index)
+    assert {"error", "warning", "note"} == set(severities)
+
+
+# expected contents of a batch, against counting all batches and against drawing many
+
+small_counts = st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any).map(np.array)
+
+
+def by_counting(counts: np.ndarray, batch_size: int) -> tuple[float, float]:
+    """Return the mean number of absent classes and of images alone of their class over all batches."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    sums = np.zeros(2)
+    batches = list(combinations(labels, batch_size))
+    for batch in batches:
+        in_batch = np.bincount(batch, minlength=len(counts))
+        sums += (((counts > 0) & (in_batch == 0)).sum(), (in_batch == 1).sum())
+    return tuple(sums / len(batches))  # type: ignore[return-value]
+
+
+@settings(max_examples=60)
+@given(small_counts, st.data())
+def test_closed_forms_equal_the_mean_over_all_batches(counts: np.ndarray, data: st.DataObject) -> None:
+    batch_size = data.draw(st.integers(1, min(6, int(counts.sum()))))
+    absent, alone = by_counting(counts, batch_size)
+    assert absent_share(counts, batch_size) == pytest.approx(absent / (counts > 0).sum(), abs=1e-12)
+    assert alone_share(counts, batch_size) == pytest.approx(alone / batch_size, abs=1e-12)
+
+
+def test_closed_forms_agree_with_simulation_on_a_long_tail() -> None:
+    rng = np.random.default_rng(0)
+    counts = np.array([400, 200, 100, 50, 25, 12, 6, 3, 2, 1])
+    labels, batch_size, n_draws = np.repeat(np.arange(10), counts), 32, 4000
+    absent, alone = np.empty(n_draws), np.empty(n_draws)
+    for i in range(n_draws):
+        in_batch = np.bincount(rng.choice(labels, batch_size, replace=False), minlength=10)
+        absent[i], alone[i] = (in_batch == 0).mean(), (in_batch == 1).sum() / batch_size
+    for draws, closed in ((absent, absent_share(counts, batch_size)), (alone, alone_share(counts, batch_size))):
+        assert abs(draws.mean() - closed) < 4 * draws.std() / np.sqrt(n_draws)
+
+
+def test_closed_forms_of_large_sets_neither_overflow_nor_lose_digits() -> None:
+    counts = np.full(1000, 1300)  # as many as ImageNet has
+    assert absent_share(counts, 256) == pytest.approx((1 - 1 / 1000) ** 256, rel=1e-3)
+    assert absent_share(counts, 1_300_000) == 0
+
+
+@given(small_counts, st.sampled_from([0.0, 0.1, 0.3]))
+def test_suggested_batch_is_the_smallest_that_reaches_the_goal(counts: np.ndarray, goal: float) -> None:
+    size = batch_size_for(counts, goal)
+    assert absent_share(counts, size) <= goal
+    assert size == 1 or absent_share(counts, size - 1) > goal

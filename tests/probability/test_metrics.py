@@ -1,0 +1,265 @@
+"""Metrics and their intervals against loops written from the definitions, and against scikit-learn."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from pydantic import ValidationError
+from sklearn import metrics as sk
+from sklearn.calibration import calibration_curve
+
+from esupcon.probability import (
+    Figures,
+    Interval,
+    Predictions,
+    ReliabilityBins,
+    accuracy,
+    bootstrap_intervals,
+    brier_score,
+    confusion_matrix,
+    expected_calibration_error,
+    measure,
+    metrics,
+    negative_log_likelihood,
+    reliability_bins,
+    softmax,
+)
+
+FUNCTIONS = {
+    "accuracy": accuracy,
+    "ece": expected_calibration_error,
+    "nll": negative_log_likelihood,
+    "brier": brier_score,
+}
+
+
+@st.composite
+def probabilities_and_labels(draw):
+    """Shares of small whole numbers: exact zeros, ones, ties and bin edges are common."""
+    n, n_classes = draw(st.integers(1, 30)), draw(st.integers(2, 5))
+    parts = draw(hnp.arrays(np.int64, (n, n_classes), elements=st.integers(0, 6)))
+    parts[:, 0] += parts.sum(axis=1) == 0
+    labels = draw(hnp.arrays(np.int64, n, elements=st.integers(0, n_classes - 1)))
+    return parts / parts.sum(axis=1, keepdims=True), labels
+
+
+def ece_by_loop(p, y, n_bins: int) -> float:
+    members: list[list[int]] = [[] for _ in range(n_bins)]
+    for i in range(len(p)):
+        inside = [b for b in range(n_bins) if b / n_bins <= max(p[i]) < (b + 1) / n_bins]
+        members[inside[0] if inside else n_bins - 1].append(i)
+    total = 0.0
+    for rows in filter(None, members):
+        right = sum(list(p[i]).index(max(p[i])) == y[i] for i in rows) / len(rows)
+        total += len(rows) / len(p) * abs(right - sum(max(p[i]) for i in rows) / len(rows))
+    return total
+
+
+@settings(deadline=None, max_examples=150)
+@given(probabilities_and_labels(), st.integers(1, 20))
+def test_metrics_equal_their_definitions(case, n_bins: int) -> None:
+    p, y = case
+    n, n_classes = p.shape
+    assert expected_calibration_error(p, y, n_bins) == pytest.approx(ece_by_loop(p, y, n_bins), abs=1e-12)
+    brier = sum((p[i, k] - (y[i] == k)) ** 2 for i in range(n) for k in range(n_classes)) / n
+    assert brier_score(p, y) == pytest.approx(brier, abs=1e-12)
+    nll = [-math.log(p[i, y[i]]) if p[i, y[i]] > 0 else math.inf for i in range(n)]
+    assert negative_log_likelihood(p, y) == pytest.approx(sum(nll) / n, abs=1e-12)
+    predicted = [list(row).index(max(row)) for row in p]
+    assert accuracy(p, y) == pytest.approx(sum(a == b for a, b in zip(predicted, y, strict=True)) / n)
+    assert np.array_equal(confusion_matrix(p, y), sk.confusion_matrix(y, predicted, labels=range(n_classes)))
+
+
+@settings(deadline=None, max_examples=100)
+@given(probabilities_and_labels(), st.integers(1, 20))
+def test_bins_hold_every_sample_between_their_edges(case, n_bins: int) -> None:
+    p, y = case
+    bins = reliability_bins(p, y, n_bins)
+    assert sum(bins.counts) == len(p)
+    assert len(bins.edges) == n_bins + 1
+    for b, count in enumerate(bins.counts):
+        assert (bins.confidence[b] is None) == (bins.accuracy[b] is None) == (count == 0)
+        if count:
+            assert bins.edges[b] - 1e-12 <= bins.confidence[b] <= bins.edges[b + 1] + 1e-12
+
+
+def two_columns(confidences: list[float]) -> np.ndarray:
+    return np.array([[c, 1 - c] for c in confidences])
+
+
+def test_confidence_of_one_and_a_little_more_lie_in_the_last_bin() -> None:
+    bins = reliability_bins(two_columns([1.0, 1.0, 0.97]), [0, 1, 0])
+    assert bins.counts == (0,) * 14 + (3,)
+    assert bins.accuracy[14] == pytest.approx(2 / 3)
+    counts = reliability_bins([[1.0005, 0.0], [0.5, 0.5]], [0, 0]).counts
+    assert (counts[7], counts[14]) == (1, 1)
+
+
+@pytest.mark.parametrize("n_bins", [5, 10, 15, 20, 30])
+def test_inner_edges_belong_to_the_bin_on_their_right(n_bins: int) -> None:
+    edges = [b / n_bins for b in range(n_bins) if b / n_bins > 0.5]
+    counts = reliability_bins(two_columns(edges), [0] * len(edges), n_bins).counts
+    assert counts[-len(edges) :] == (1,) * len(edges)
+    just_below = [np.nextafter(edge, 0) for edge in edges if np.nextafter(edge, 0) > 0.5]
+    assert reliability_bins(two_columns(just_below), [0] * len(just_below), n_bins).counts[-1] == 0
+
+
+def test_metrics_agree_with_scikit_learn(cifar10) -> None:
+    p, y = softmax(cifar10.logits, 1.7), cifar10.labels
+    assert negative_log_likelihood(p, y) == pytest.approx(sk.log_loss(y, p), rel=1e-10)
+    assert accuracy(p, y) == sk.accuracy_score(y, p.argmax(axis=1))
+    two, is_one = softmax(cifar10.logits[:, :2]), (y == 1).astype(int)
+    assert brier_score(two, is_one) == pytest.approx(2 * sk.brier_score_loss(is_one, two[:, 1]), rel=1e-10)
+    bins = reliability_bins(p, y, 10)
+    share, confidence = calibration_curve(p.argmax(axis=1) == y, p.max(axis=1), n_bins=10)
+    np.testing.assert_allclose([a for a in bins.accuracy if a is not None], share, atol=1e-12)
+    np.testing.assert_allclose([c for c in bins.confidence if c is not None], confidence, atol=1e-12)
+
+
+def test_label_with_probability_zero_gives_infinite_nll() -> None:
+    assert negative_log_likelihood([[1.0, 0.0]], [1]) == math.inf
+    assert measure(Predictions([[0.0, -np.inf]], [1]), ["a", "b"]).nll is None
+
+
+@pytest.fixture(scope="module")
+def sample(cifar10):
+    return softmax(cifar10.logits[:700]), cifar10.labels[:700]
+
+
+def test_resampled_weights_give_the_metrics_of_the_repeated_rows(sample, monkeypatch) -> None:
+    """With one resample the interval must span the whole sample's value and that of the drawn rows."""
+    p, y = sample
+    for seed in range(5):
+        rows = np.random.default_rng(seed).integers(len(p), size=len(p))
+        intervals = bootstrap_intervals(p, y, n_resamples=1, rng=seed)
+        for name in ("accuracy", "nll", "brier"):
+            both = sorted([FUNCTIONS[name](p, y), FUNCTIONS[name](p[rows], y[rows])])
+            assert [intervals[name].low, intervals[name].high] == pytest.approx(both, abs=1e-12)
+        value, drawn = expected_calibration_error(p, y), expected_calibration_error(p[rows], y[rows])
+        assert intervals["ece"].high == pytest.approx(max(value, drawn, 2 * value - drawn), abs=1e-12)
+
+
+def test_value_is_the_metric_and_lies_in_the_interval(sample) -> None:
+    for name, interval in bootstrap_intervals(*sample, n_resamples=200).items():
+        assert interval.value == pytest.approx(FUNCTIONS[name](*sample), abs=1e-15)
+        assert interval.low <= interval.value <= interval.high
+        assert interval.low < interval.high
+
+
+def test_resamples_depend_on_the_seed_and_not_on_the_block_size(sample, monkeypatch) -> None:
+    first = bootstrap_intervals(*sample, n_resamples=50, rng=3)
+    assert bootstrap_intervals(*sample, n_resamples=50, rng=np.random.default_rng(3)) == first
+    assert bootstrap_intervals(*sample, n_resamples=50, rng=4) != first
+    monkeypatch.setattr(metrics, "_BLOCK_ENTRIES", 7 * 700)
+    for name, interval in bootstrap_intervals(*sample, n_resamples=50, rng=3).items():
+        assert [interval.low, interval.high] == pytest.approx([first[name].low, first[name].high], abs=1e-12)
+
+
+def test_interval_of_a_mean_matches_its_standard_error(cifar10) -> None:
+    p, y = softmax(cifar10.logits), cifar10.labels
+    interval = bootstrap_intervals(p, y, n_resamples=2000)["accuracy"]
+    error = 1.96 * np.sqrt(interval.value * (1 - interval.value) / len(y))
+    assert [interval.low, interval.high] == pytest.approx(
+        [interval.value - error, interval.value + error], abs=0.1 * error
+    )
+    narrow, wide = (bootstrap_intervals(p, y, confidence=c, n_resamples=200)["brier"] for c in (0.5, 0.99))
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+@pytest.mark.parametrize(("power", "seed"), [(1.0, 0), (1.5, 1)])
+def test_intervals_of_the_calibration_error_cover_the_true_error(power: float, seed: int) -> None:
+    """A population with known error: correct with probability confidence ** power. Power 1 is perfect calibration."""
+    rng = np.random.default_rng(seed)
+
+    def draw(n: int):
+        confidence = 1 - 0.45 * rng.beta(1, 2, size=n)
+        return two_columns(confidence), (rng.random(n) > confidence**power).astype(int)
+
+    confidence = 1 - 0.45 * rng.beta(1, 2, size=1_000_000)
+    bins = metrics.bin_index(two_columns(confidence), 15)
+    truth = np.abs(np.bincount(bins, weights=confidence**power - confidence)).sum() / 1_000_000
+    covered = 0
+    for repeat in range(150):
+        interval = bootstrap_intervals(*draw(800), n_resamples=200, rng=repeat)["ece"]
+        covered += interval.low <= truth <= interval.high
+    assert covered / 150 >= 0.89
+
+
+def test_infinite_nll_has_an_infinite_interval_without_nan() -> None:
+    interval = bootstrap_intervals([[1.0, 0.0]] * 5, [0, 0, 0, 0, 1], n_resamples=400)["nll"]
+    assert (interval.value, interval.low, interval.high) == (np.inf, 0.0, np.inf)
+    assert interval.bounds == (0.0, None)
+    assert bootstrap_intervals([[1.0, 0.0]] * 20, [0, 1] * 10)["nll"].low == np.inf
+
+
+def test_one_sample_has_an_interval_without_width() -> None:
+    for name, interval in bootstrap_intervals([[0.75, 0.25]], [0], n_resamples=10).items():
+        assert interval.low == pytest.approx(interval.value), name
+        assert interval.high == pytest.approx(interval.value), name
+
+
+def test_measure_gives_every_metric_overall_and_per_class(cifar10) -> None:
+    names = [f"class {k}" for k in range(10)]
+    figures = measure(cifar10, names, temperature=1.5)
+    p, y = cifar10.probabilities(1.5), cifar10.labels
+    assert (figures.n, figures.temperature) == (3000, 1.5)
+    for name, function in FUNCTIONS.items():
+        assert getattr(figures, name) == pytest.approx(function(p, y), abs=1e-15)
+        low, high = getattr(figures, f"{name}_interval")
+        assert low <= getattr(figures, name) <= high
+    predicted = p.argmax(axis=1)
+    for k, row in enumerate(figures.per_class):
+        assert (row.name, row.n) == (names[k], (y == k).sum())
+        assert row.accuracy == (predicted[y == k] == k).mean()
+        assert row.precision == (y[predicted == k] == k).mean()
+        assert row.probability == pytest.approx(p[y == k, k].mean())
+
+
+def test_figures_of_classes_without_samples_are_none() -> None:
+    absent = measure(Predictions([[2.0, 1.0, 0.0]], [0]), ["a", "b", "c"]).per_class[2]
+    assert (absent.n, absent.accuracy, absent.precision, absent.probability) == (0, None, None, None)
+
+
+def test_figures_survive_json() -> None:
+    figures = measure(Predictions([[0.0, -np.inf], [1.0, 0.0]], [1, 0]), ["a", "b"])
+    stored = json.loads(json.dumps(figures.model_dump(mode="json"), allow_nan=False))
+    assert Figures.model_validate(stored) == figures
+    bins = reliability_bins([[0.9, 0.1]], [0])
+    assert ReliabilityBins.model_validate_json(bins.model_dump_json()) == bins
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"counts": (0, 0)},
+        {"counts": (1, -1)},
+        {"confidence": (0.4,)},
+        {"accuracy": (None, None)},
+        {"accuracy": (0.5, float("nan"))},
+        {"edges": (0, 1)},
+    ],
+)
+def test_damaged_bins_are_refused(changes) -> None:
+    good = {"counts": (1, 0), "confidence": (0.4, None), "accuracy": (1.0, None)}
+    assert ReliabilityBins.model_validate(good).expected_calibration_error == pytest.approx(0.6)
+    with pytest.raises(ValidationError):
+        ReliabilityBins.model_validate({**good, **changes})
+
+
+def test_interval_as_text() -> None:
+    assert str(Interval(0.0312, 0.0, 0.05)) == "0.0312 [0.0000, 0.0500]"
+
+
+def test_impossible_settings_are_refused(sample) -> None:
+    with pytest.raises(ValueError, match="n_resamples must be a whole number"):
+        bootstrap_intervals(*sample, n_resamples=0)
+    with pytest.raises(ValueError, match="confidence must lie strictly between 0 and 1; got 95"):
+        bootstrap_intervals(*sample, confidence=95)
+    for n_bins in (0, -3, 2.5, True, "15", None):
+        for function in (reliability_bins, expected_calibration_error):
+            with pytest.raises(ValueError, match="n_bins must be a whole number of at least 1"):
+                function(*sample, n_bins)
