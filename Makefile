@@ -49,7 +49,7 @@ bench: $(STAMP)  ## speed and memory beside the peers
 
 soak: $(STAMP)  ## the long versions of the reliability tests, for hours
 	ESUPCON_SOAK=1 $(BIN)/python -m pytest -m reliability --timeout 7200
-	$(BIN)/python fuzz/run.py --cases 20000
+	$(BIN)/python fuzz/run.py --cases 20000 --results
 	$(BIN)/python scripts/soak.py
 
 clean:  ## remove what the targets made

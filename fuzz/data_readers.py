@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import Reader, in_file, of_arrays, quiet
 from PIL import Image
-from reader import Reader, in_file, of_arrays, quiet
 
 from esupcon.data import DataOptions
 from esupcon.data.cache import cached

@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from reader import Read, Reader
+from harness import Read, Reader
 
 from esupcon.engine import TrainSpec
 from esupcon.experiments.execution import execute

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from reader import Reader, in_file, of_arrays, quiet
+from harness import Reader, in_file, of_arrays, quiet
 
 import esupcon
 from esupcon.artifact.config import text_digest

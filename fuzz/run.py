@@ -1,117 +1,89 @@
-"""Throws damaged and invented files at every reader: `python fuzz/run.py [--cases N] [READER]`.
+"""Try damaged and invented files on every reader: `python fuzz/run.py [--cases N] [READER ...]`.
 
-Each reader runs in processes of its own with bounded time and memory. Most cases are drawn by a seeded generator; one
-in twenty is Hypothesis's, which shrinks what it finds; where atheris is installed half are its own, guided by
-coverage. A crash is written to fuzz/crashes and comes back with `--replay FILE READER`; once mended, the file goes to
-tests/reliability/crashes/READER/.
+Each reader runs in its own process with bounded time and memory. A case that causes a fault is written to fuzz/crashes;
+`--replay FILE READER` repeats it. Once fixed, the file goes to tests/reliability/crashes/READER/. With --results the
+counts of all readers are written to fuzz/results.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 import warnings
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
-CRASHES = HERE / "crashes"
-DEFAULT_CASES, LONG_CASES = 1000, 20_000
-IN_MEMORY = Path("/dev/shm")
+sys.path.insert(0, str(HERE))
+
+from harness import CURRENT, OUTCOME, Attempts, Draws, bound_memory, check, keep  # noqa: E402 - found by the line above
+from readers import READERS  # noqa: E402
+
+CRASHES, RESULTS = HERE / "crashes", HERE / "results.json"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("reader", nargs="*", help="some of them; all, if none is named")
-    parser.add_argument("--cases", type=int, default=DEFAULT_CASES, help=f"for each reader; long: {LONG_CASES}")
-    parser.add_argument("--seed", type=int, default=0, help="of the first case")
-    parser.add_argument("--replay", type=Path, help="read this file and nothing else")
-    parser.add_argument("--engine", choices=("drawn", "hypothesis", "atheris"), help="all cases by this one")
-    words = parser.parse_args()
-    from engines import followed  # noqa: PLC0415 - the folder of this file is on the path only when it is run
-
-    with followed(words.engine):
-        from readers import READERS  # noqa: PLC0415 - what atheris follows must not have been imported before
-    names = words.reader or list(READERS)
+    parser.add_argument("reader", nargs="*", help="default: all")
+    parser.add_argument("--cases", type=int, default=1000, help="per reader; a long run has 20,000")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--replay", type=Path, help="read this file only")
+    parser.add_argument("--results", action="store_true", help=f"write {RESULTS.name}")
+    given = parser.parse_args()
+    names = given.reader or list(READERS)
     if unknown := set(names) - set(READERS):
         print(f"no reader {unknown.pop()!r}; there are {', '.join(READERS)}", file=sys.stderr)
         return 2
-    warnings.simplefilter("ignore")  # of a hostile file a library may warn as it likes
-    if words.replay is not None:
-        return _replay(names[0], words.replay)
-    if words.engine is not None:
-        return 0 if _each_in_a_process(names, words.engine, words.cases, words.seed) else 1
-    guided = words.cases // 2 if importlib.util.find_spec("atheris") is not None else 0
-    shrunk = words.cases // 20
-    sound = _each_in_a_process(names, "drawn", words.cases - guided - shrunk, words.seed)
-    sound = _each_in_a_process(names, "hypothesis", shrunk, words.seed) and sound
-    if guided:
-        command = [sys.executable, __file__, "--engine=atheris", f"--cases={guided}", f"--seed={words.seed}"]
-        ended = subprocess.run([*command, *words.reader], check=False)
-        sound = ended.returncode == 0 and sound
-    return 0 if sound else 1
+    warnings.simplefilter("ignore")  # libraries may warn about hostile files
+    if given.replay is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            print("accepted" if check(READERS[names[0]], Path(folder), given.replay.read_bytes()) else "refused")
+        return 0
+    outcomes = {name: run_in_process(name, given.cases, given.seed) for name in names}
+    if given.results:
+        RESULTS.write_text(json.dumps({"seed": given.seed, "readers": outcomes}, indent=1) + "\n")
+    return 0 if all(one["faults"] == 0 and one["cases"] == given.cases for one in outcomes.values()) else 1
 
 
-def _replay(name: str, file: Path) -> int:
-    from reader import check  # noqa: PLC0415
-    from readers import READERS  # noqa: PLC0415
-
-    with tempfile.TemporaryDirectory() as folder:
-        print("taken" if check(READERS[name], Path(folder), file.read_bytes()) else "refused")
-    return 0
-
-
-def _each_in_a_process(names: list[str], engine: str, cases: int, seed: int) -> bool:
-    """Whether no reader crashed."""
-    verdicts = [_in_a_process(name, engine, cases, seed) for name in names if cases]
-    return all(verdicts)
-
-
-def _in_a_process(name: str, engine: str, cases: int, seed: int) -> bool:
-    """Says what came of it. The folder of the cases is in memory where that can be, and no import is made twice."""
-    from attempts import CURRENT, OUTCOME, keep  # noqa: PLC0415
-
-    started = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="esupcon-fuzz-", dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None))
+def run_in_process(name: str, cases: int, seed: int) -> dict[str, Any]:
+    """Fork, so that nothing is imported twice; keep the files of the cases in memory if possible."""
+    started, memory = time.monotonic(), Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="esupcon-fuzz-", dir=memory if os.access(memory, os.W_OK) else None))
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
-        _as_child(name, engine, cases, seed, folder)
+        _as_child(name, cases, seed, folder)
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if (folder / CURRENT).is_file():  # it has not come to its end
-            kept = keep(CRASHES, name, (folder / CURRENT).read_bytes())
-            print(f"{name}: the process ended with {code} on {kept}")
-        outcome = json.loads((folder / OUTCOME).read_text()) if (folder / OUTCOME).is_file() else None
+        outcome = {"cases": 0, "accepted": 0, "faults": 1, "slowest_seconds": 0.0}
+        if (folder / OUTCOME).is_file():
+            outcome = json.loads((folder / OUTCOME).read_text())
+        elif (folder / CURRENT).is_file():
+            print(f"{name}: the process ended with {code} on {keep(CRASHES, name, (folder / CURRENT).read_bytes())}")
     finally:
         shutil.rmtree(folder)
-    sound = code == 0 and outcome is not None and outcome["crashes"] == 0
-    verdict = "ok" if sound else f"FAILED ({code})"
-    if outcome is not None:
-        verdict += f", {outcome['crashes']} crashes, {outcome['taken']:,} taken, slowest {outcome['slowest']:.2f} s"
-    done = 0 if outcome is None else outcome["cases"]
-    print(f"{name:18} {engine:11} {done:7,} cases {time.monotonic() - started:7.1f} s  {verdict}", flush=True)
-    return sound
+    print(f"{name:18} {outcome} in {time.monotonic() - started:.1f} s", flush=True)
+    return outcome
 
 
-def _as_child(name: str, engine: str, cases: int, seed: int, folder: Path) -> None:
-    from attempts import Attempts  # noqa: PLC0415
-    from engines import ENGINES  # noqa: PLC0415
-    from readers import READERS  # noqa: PLC0415
-
+def _as_child(name: str, cases: int, seed: int, folder: Path) -> None:
     code = 1
     try:
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-        ENGINES[engine](Attempts(name, READERS[name], folder, CRASHES), cases, seed)
+        attempts = Attempts(name, READERS[name], folder, CRASHES)
+        draws = Draws(attempts.read_seeds(), seed)
+        bound_memory()
+        for number in range(cases):
+            attempts.attempt(draws.draw(number))
+        attempts.write_outcome()
         code = 0
-    except BaseException:  # Hypothesis raises what it found; nothing may come back into the parent
+    except BaseException:  # nothing may return into the parent's code
         traceback.print_exc(limit=-3)
     finally:
         sys.stdout.flush()
@@ -120,5 +92,4 @@ def _as_child(name: str, engine: str, cases: int, seed: int, folder: Path) -> No
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.path.insert(0, str(HERE))
     sys.exit(main())
