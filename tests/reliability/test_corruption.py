@@ -48,7 +48,7 @@ def check_every_damage(
     assert recovers or refused > n_flips // 2
 
 
-def test_predictions(tmp_path: Path) -> None:
+def test_damaged_predictions_are_refused(tmp_path: Path) -> None:
     """Compressed, longer than a read-ahead, so that the checksum at the end has to be asked for."""
     rng = np.random.default_rng(0)
     file = Predictions(rng.normal(size=(3000, 10)).round(1), rng.integers(0, 10, 3000)).save(tmp_path / "p.npz")
@@ -61,7 +61,7 @@ def test_predictions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_arrays_to_train_on(tmp_path: Path, save: Any) -> None:
+def test_damaged_npz_data_are_refused(tmp_path: Path, save: Any) -> None:
     file = tmp_path / "data.npz"
     rng = np.random.default_rng(0)
     save(file, x_train=rng.integers(0, 4, (300, 8, 8, 1)).astype(np.uint8), y_train=np.arange(300) % 3)
@@ -69,7 +69,7 @@ def test_arrays_to_train_on(tmp_path: Path, save: Any) -> None:
 
 
 @pytest.mark.parametrize("place", [134, 140, 177, 178, 184, -3])
-def test_bytes_of_an_archive_that_numpy_trips_over(tmp_path: Path, place: int) -> None:
+def test_damaged_npz_directory_is_refused(tmp_path: Path, place: int) -> None:
     """Found by flipping: the parsers below raised tokenize.TokenError and OSError there."""
     file = write_npz(tmp_path / "data.npz")
     content = file.read_bytes()
@@ -84,7 +84,7 @@ def test_bytes_of_an_archive_that_numpy_trips_over(tmp_path: Path, place: int) -
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_model_of_a_run(run: Path, name: str) -> None:
+def test_damaged_model_is_refused(run: Path, name: str) -> None:
     images = pictures(np.arange(9) % 3, 0)
     file = run / "model" / name
 
@@ -95,7 +95,7 @@ def test_model_of_a_run(run: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "examples.safetensors"])
-def test_model_of_an_estimator(tmp_path: Path, name: str) -> None:
+def test_damaged_estimator_is_refused(tmp_path: Path, name: str) -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 4)), np.arange(40) % 2
     classifier = esupcon.ContrastiveClassifier(epochs=2, calibrate=False, random_state=0).fit(X, y)
@@ -117,7 +117,7 @@ def test_model_of_an_estimator(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".u8", ".json"])
-def test_decoded_images_are_decoded_again(tmp_path: Path, suffix: str) -> None:
+def test_damaged_cache_is_decoded_again(tmp_path: Path, suffix: str) -> None:
     photos = write_folder(tmp_path / "photos", n_each=5)
     (photos / "nw" / "0.png").write_bytes(b"no image")
     cache = tmp_path / "cache"
@@ -139,7 +139,7 @@ def small_data() -> TrainData:
     return TrainData(pictures(labels, 0), labels, 3)
 
 
-def test_whose_examples_they_are_cannot_be_changed_unnoticed(tmp_path: Path) -> None:
+def test_swapped_example_labels_are_refused(tmp_path: Path) -> None:
     """With another mark they would be passed over as another model's."""
     classifier = esupcon.ContrastiveClassifier(epochs=1, encoder="mlp-4x1", calibrate=False, random_state=0)
     rng = np.random.default_rng(0)
@@ -177,7 +177,7 @@ def spec() -> TrainSpec:
 
 
 @pytest.mark.parametrize("name", ["newest", "checkpoint.json", "run.json"])
-def test_checkpoints_of_a_run(tmp_path: Path, interrupted: tuple[Path, bytes], name: str) -> None:
+def test_damaged_checkpoint_falls_back_to_previous_one(tmp_path: Path, interrupted: tuple[Path, bytes], name: str) -> None:
     """The newest is damaged: the one before serves. What names them is damaged: the run starts over, or says so."""
     source, expected = interrupted
     file = max(source.glob("checkpoint-*.pt")) if name == "newest" else source / name
@@ -198,7 +198,7 @@ def test_checkpoints_of_a_run(tmp_path: Path, interrupted: tuple[Path, bytes], n
                 assert any(str(folder / file.name) in line and "the one before" in line for line in said), what
 
 
-def test_both_checkpoints_damaged(tmp_path: Path, interrupted: tuple[Path, bytes]) -> None:
+def test_two_damaged_checkpoints_restart_the_run(tmp_path: Path, interrupted: tuple[Path, bytes]) -> None:
     source, expected = interrupted
     folder = Path(shutil.copytree(source, tmp_path / "run"))
     for file in folder.glob("checkpoint-*.pt"):
@@ -208,7 +208,7 @@ def test_both_checkpoints_damaged(tmp_path: Path, interrupted: tuple[Path, bytes
     assert sum("is damaged (its checksum differs)" in line for line in said) == 2
 
 
-def test_a_checkpoint_of_another_kind_is_refused_in_one_line(tmp_path: Path, interrupted: tuple[Path, bytes]) -> None:
+def test_checkpoint_of_another_version_is_refused(tmp_path: Path, interrupted: tuple[Path, bytes]) -> None:
     """As a later version might write it: whole by its checksum, and not what is expected."""
     import hashlib
     import io
@@ -229,7 +229,7 @@ def test_a_checkpoint_of_another_kind_is_refused_in_one_line(tmp_path: Path, int
         assert "\n" not in str(refusal.value)
 
 
-def test_a_changed_digit_in_a_result_is_noticed(run: Path) -> None:
+def test_changed_digit_in_result_is_refused(run: Path) -> None:
     from esupcon.pipeline.training import read_result
 
     path = run / "result.json"
@@ -245,7 +245,7 @@ def test_a_changed_digit_in_a_result_is_noticed(run: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"null", b'{"schema": 1}', b"\xff\xfe", b"[" * 100_000])
-def test_a_result_that_is_none_is_named(run: Path, content: bytes) -> None:
+def test_truncated_result_is_refused(run: Path, content: bytes) -> None:
     from esupcon.pipeline.training import read_result
 
     (run / "result.json").write_bytes(content)
@@ -257,7 +257,7 @@ def test_a_result_that_is_none_is_named(run: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     "torn", [b'{"seconds": 2.', b"\xff\xfe", b"[" * 5000, b'{"seconds": NaN}', b'{"seconds": "2"}', b"7"]
 )
-def test_a_torn_line_of_timings_keeps_no_run_from_its_end(tmp_path: Path, torn: bytes) -> None:
+def test_torn_timing_line_is_ignored(tmp_path: Path, torn: bytes) -> None:
     from esupcon.pipeline.training import seconds_of_training
 
     assert seconds_of_training(tmp_path) == 0

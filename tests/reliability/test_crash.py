@@ -111,7 +111,7 @@ def test_killed_at_file_operations(warm: Warm, tmp_path: Path, long_version: boo
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_polite_signal_leaves_a_checkpoint_to_go_on_from(
+def test_signal_saves_a_checkpoint(
     warm: Warm, undisturbed: tuple[Path, float], tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     expected, _ = undisturbed
@@ -131,7 +131,7 @@ def test_a_polite_signal_leaves_a_checkpoint_to_go_on_from(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_before_the_first_step_ends_at_once(
+def test_signal_before_the_first_step_stops_at_once(
     warm: Warm, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     """Nothing is there to be saved; the folder can be used all the same."""
@@ -153,7 +153,7 @@ sys.exit(main(["train", "digits", "--out", {str(tmp_path / "run")!r}, "--encoder
     assert warm.esupcon("train", "digits", "--out", tmp_path / "run", *RECIPE).code == 0
 
 
-def test_a_model_that_is_being_replaced_survives_its_writer(warm: Warm, run: Path) -> None:
+def test_killed_replacement_leaves_a_loadable_model(warm: Warm, run: Path) -> None:
     """Calibration writes the model anew: whenever it is killed, the old model or the new one is found, by whoever
     looks for it."""
     before = json.loads((run / "model" / "config.json").read_text())

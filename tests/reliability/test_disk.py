@@ -66,7 +66,7 @@ def test_disk_full_while_decoding(warm: Warm, small_disk: Path, tmp_path: Path) 
     assert_one_clear_line(ended, "GB free", "Pass a smaller --image-size, or a cache_dir on another disk")
 
 
-def test_an_answer_that_cannot_be_written_is_no_success(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
+def test_failed_write_of_output_gives_nonzero_exit_code(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
     photos = write_folder(tmp_path / "photos", n_each=2)
@@ -74,7 +74,7 @@ def test_an_answer_that_cannot_be_written_is_no_success(warm: Warm, shared_run: 
         assert_one_clear_line(warm.esupcon(*words, out="/dev/full"), "the disk is full")
 
 
-def test_a_folder_that_may_not_be_written(warm: Warm, corners: Path, tmp_path: Path) -> None:
+def test_unwritable_folder(warm: Warm, corners: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     ended = warm.esupcon("train", corners, "--out", tmp_path / "run", *TRAIN, obeys_permissions=True)
     assert_one_clear_line(ended, str(tmp_path / "run"), "Permission denied", "Choose a writable place")
@@ -83,9 +83,7 @@ def test_a_folder_that_may_not_be_written(warm: Warm, corners: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("command", ["calibrate", "export"])
-def test_a_model_that_may_be_read_only(
-    warm: Warm, corners: Path, shared_run: Path, tmp_path: Path, command: str
-) -> None:
+def test_read_only_model(warm: Warm, corners: Path, shared_run: Path, tmp_path: Path, command: str) -> None:
     model = Path(shutil.copytree(shared_run / "model", tmp_path / "model"))
     before = contents(tmp_path)
     for folder in (model, tmp_path):
@@ -98,7 +96,7 @@ def test_a_model_that_may_be_read_only(
     tmp_path.chmod(0o755)
 
 
-def test_data_that_may_not_be_read(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
+def test_unreadable_data(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(shared_run / "model", tmp_path / "model"))
     source = write_npz(tmp_path / "corners.npz")
     source.chmod(0)
@@ -109,7 +107,7 @@ def test_data_that_may_not_be_read(warm: Warm, shared_run: Path, tmp_path: Path)
     assert_one_clear_line(ended, "config.json", "Permission denied")
 
 
-def test_a_home_that_may_not_be_entered(warm: Warm, corners: Path, shared_run: Path, tmp_path: Path) -> None:
+def test_inaccessible_home_only_disables_the_cache(warm: Warm, corners: Path, shared_run: Path, tmp_path: Path) -> None:
     """As in a container that runs as somebody else: it costs the cache of decoded images, and nothing more."""
     photos = write_folder(tmp_path / "photos", n_each=4)
     home = tmp_path / "home"
@@ -137,7 +135,7 @@ def test_read_only_disk(warm: Warm, corners: Path, small_disk: Path, shared_run:
     assert warm.esupcon("evaluate", small_disk / "model", corners).code == 0
 
 
-def test_images_that_vanish_while_they_are_read(warm: Warm, tmp_path: Path, shared_run: Path) -> None:
+def test_images_deleted_while_predicting(warm: Warm, tmp_path: Path, shared_run: Path) -> None:
     """They are gone when their turn comes: named, left out, and the rest is predicted."""
     photos = write_folder(tmp_path / "photos", n_each=3)
     script = f"""
@@ -159,7 +157,7 @@ sys.exit(main(["predict", {str(shared_run)!r}, {str(photos)!r}]))
     assert len(ended.out.splitlines()) == 1 + 7
 
 
-def test_data_that_vanish_between_two_starts_of_a_run(warm: Warm, tmp_path: Path) -> None:
+def test_data_deleted_between_two_starts(warm: Warm, tmp_path: Path) -> None:
     """The run cannot go on, and what it has learnt stays; with the data back it ends as it would have."""
     source = write_npz(tmp_path / "corners.npz")
     words = ("train", source, "--out", tmp_path / "run", *TRAIN[:-1], "60")
@@ -175,7 +173,7 @@ def test_data_that_vanish_between_two_starts_of_a_run(warm: Warm, tmp_path: Path
     assert "Continuing at epoch" in again.err
 
 
-def test_a_picture_that_vanishes_while_a_folder_is_decoded(warm: Warm, tmp_path: Path) -> None:
+def test_image_deleted_while_decoding(warm: Warm, tmp_path: Path) -> None:
     photos = write_folder(tmp_path / "photos", n_each=12)
     script = f"""
 import sys

@@ -94,7 +94,7 @@ def test_a_grid_killed_at_random_moments(tmp_path: Path, long_version: bool) -> 
     assert not list((store.root / "work").iterdir())
 
 
-def test_four_drivers_on_one_store(tmp_path: Path) -> None:
+def test_four_commands_on_one_store(tmp_path: Path) -> None:
     store, rows = Store(tmp_path / "store"), planned(tmp_path)
     drivers = [start(tmp_path, store, workers=1) for _ in range(4)]
     for driver in drivers:
@@ -110,7 +110,7 @@ def test_four_drivers_on_one_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"table": "a", "profile": "b", "rows": [{"key": "c"}]}'])
-def test_a_damaged_plan_is_named(tmp_path: Path, content: str) -> None:
+def test_damaged_plan_is_named(tmp_path: Path, content: str) -> None:
     store, rows = Store(tmp_path / "store"), planned(tmp_path)
     store.create()
     store.note_plan(rows, title="t", notes=[], extra={})

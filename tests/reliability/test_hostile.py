@@ -51,12 +51,12 @@ def proof(tmp_path: Path) -> Path:
     return tmp_path / "code has run"
 
 
-def test_the_payload_is_one(proof: Path) -> None:
+def test_payload_runs_when_unpickled(proof: Path) -> None:
     pickle.loads(pickle.dumps(Payload(proof)))
     assert proof.exists()
 
 
-def test_pickles_in_every_place_that_takes_a_file(warm: Warm, run: Path, tmp_path: Path, proof: Path) -> None:
+def test_pickles_are_not_executed(warm: Warm, run: Path, tmp_path: Path, proof: Path) -> None:
     payload = pickle.dumps({"data": Payload(proof)})
     archive = tmp_path / "objects.npz"
     np.savez(archive, x_train=np.array([Payload(proof)], dtype=object), y_train=np.zeros(1))
@@ -74,7 +74,7 @@ def test_pickles_in_every_place_that_takes_a_file(warm: Warm, run: Path, tmp_pat
     assert not proof.exists()
 
 
-def test_a_checkpoint_that_would_run_code_is_passed_over(
+def test_hostile_checkpoint_is_skipped(
     warm: Warm, corners: Path, tmp_path: Path, proof: Path
 ) -> None:
     """Of a run folder from a stranger: its index vouches for it, and still only numbers are taken from it."""
@@ -117,7 +117,7 @@ def member(archive: tarfile.TarFile, name: str, **fields: object) -> None:
     ],
     ids=lambda one: one["name"],
 )
-def test_archives_that_reach_out_of_their_folder(warm: Warm, tmp_path: Path, hostile: dict[str, object]) -> None:
+def test_archives_write_nothing_outside(warm: Warm, tmp_path: Path, hostile: dict[str, object]) -> None:
     home = tmp_path / "home"
     home.mkdir()
     with tarfile.open(home / "cifar-10-python.tar.gz", "w:gz") as archive:
@@ -142,7 +142,7 @@ def png_header(width: int, height: int) -> bytes:
     )
 
 
-def test_images_that_swell_are_left_out(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
+def test_image_bombs_are_skipped(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
     photos = write_folder(tmp_path / "photos", n_each=1)
     (photos / "bomb.png").write_bytes(png_header(60_000, 60_000))
     (photos / "wide.png").write_bytes(png_header(2**31 - 1, 1))
@@ -175,7 +175,7 @@ def npz_of_zeroes(path: Path, claimed: int, real: int) -> Path:
     return path
 
 
-def test_arrays_that_swell_are_refused(warm: Warm, tmp_path: Path) -> None:
+def test_npz_bombs_are_refused(warm: Warm, tmp_path: Path) -> None:
     lying = npz_of_zeroes(tmp_path / "lying.npz", claimed=1 << 50, real=MEGABYTE)
     ended = warm.esupcon("train", lying, "--out", tmp_path / "o", *TRAIN, more_memory=400 * MEGABYTE)
     refused(ended, str(lying), "is announced where there are")
@@ -185,7 +185,7 @@ def test_arrays_that_swell_are_refused(warm: Warm, tmp_path: Path) -> None:
     refused(ended, str(swelling), "more than fits into memory")
 
 
-def test_weights_that_claim_more_than_they_hold(warm: Warm, run: Path) -> None:
+def test_weights_larger_than_the_file_are_refused(warm: Warm, run: Path) -> None:
     """A header that announces a terabyte is held against the file before anything is allocated."""
     file = run / "model" / "model.safetensors"
     header = {"head.weight": {"dtype": "F32", "shape": [3, 1 << 38], "data_offsets": [0, 12 << 38]}}
@@ -198,7 +198,7 @@ def test_weights_that_claim_more_than_they_hold(warm: Warm, run: Path) -> None:
     refused(warm.esupcon("predict", run, "x.png", more_memory=200 * MEGABYTE), "is damaged or not a safetensors file")
 
 
-def test_json_nested_beyond_reason(warm: Warm, corners: Path, run: Path, tmp_path: Path) -> None:
+def test_deeply_nested_json_is_refused(warm: Warm, corners: Path, run: Path, tmp_path: Path) -> None:
     for name in ("result.json", "run.json", "model/config.json"):
         whole = (run / name).read_bytes()
         (run / name).write_bytes(DEEP)
@@ -209,7 +209,7 @@ def test_json_nested_beyond_reason(warm: Warm, corners: Path, run: Path, tmp_pat
         (run / name).write_bytes(whole)
 
 
-def test_a_model_folder_from_a_stranger(warm: Warm, run: Path) -> None:
+def test_hostile_model_folder(warm: Warm, run: Path) -> None:
     """Links to what never ends, pipes that never answer, code beside the model."""
     model = run / "model"
     (model / "config.json").rename(model / "kept.json")
@@ -243,7 +243,7 @@ def hostile_run(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_formulas_in_names_stay_text(warm: Warm, hostile_run: Path, tmp_path: Path) -> None:
+def test_names_are_not_formulas(warm: Warm, hostile_run: Path, tmp_path: Path) -> None:
     photos = write_folder(tmp_path / "photos", n_each=1)
     (photos / "ne" / "0.png").rename(tmp_path / "=1+1.png")
     script = f"import os, sys; os.chdir({str(tmp_path)!r})\nfrom esupcon.cli import main\n" + (
@@ -262,7 +262,7 @@ def test_formulas_in_names_stay_text(warm: Warm, hostile_run: Path, tmp_path: Pa
     assert {one["label"] for one in json.loads(ended.out.splitlines()[0])["top"]} == set(HOSTILE_NAMES)
 
 
-def test_markup_in_names_stays_text(warm: Warm, hostile_run: Path) -> None:
+def test_names_are_not_markup(warm: Warm, hostile_run: Path) -> None:
     card = (hostile_run / "run" / "model" / "README.md").read_text()
     assert "<script" not in card
     assert "alert" in card
@@ -272,7 +272,7 @@ def test_markup_in_names_stays_text(warm: Warm, hostile_run: Path) -> None:
         assert name in ended.out
 
 
-def test_names_that_would_steer_a_terminal(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
+def test_names_are_not_terminal_codes(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
     photos = write_folder(tmp_path / "photos", n_each=1)
     (photos / "\x1b]0;owned\x07\x1b[2J.png").write_bytes(b"no image")
     ended = warm.esupcon("predict", shared_run, photos)
@@ -281,7 +281,7 @@ def test_names_that_would_steer_a_terminal(warm: Warm, shared_run: Path, tmp_pat
     assert "\x07" not in ended.err
 
 
-def test_a_table_of_a_billion_rows(warm: Warm, tmp_path: Path) -> None:
+def test_parquet_bombs_are_refused(warm: Warm, tmp_path: Path) -> None:
     """One value repeated takes no space in a column store."""
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet
@@ -295,7 +295,7 @@ def test_a_table_of_a_billion_rows(warm: Warm, tmp_path: Path) -> None:
     refused(ended, str(file), "it holds no images")
 
 
-def test_overwriting_removes_nothing_of_others(warm: Warm, tmp_path: Path) -> None:
+def test_overwrite_keeps_foreign_files(warm: Warm, tmp_path: Path) -> None:
     """--overwrite in a folder that holds more than a run leaves the rest alone."""
     source = write_npz(tmp_path / "corners.npz")
     folder = tmp_path / "run"

@@ -54,7 +54,7 @@ def test_predictions_stream_in_bounded_memory(warm: Warm, shared_run: Path, tmp_
     assert files <= 0
 
 
-def test_names_are_taken_from_a_pipe_as_they_come(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
+def test_predictions_are_written_as_paths_arrive(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
     """The first answers are there while the last names are still to be written: nothing waits for the end."""
     photos = write_folder(tmp_path / "photos", n_each=2)
     script = f"""
@@ -72,7 +72,7 @@ endless.close()
     assert ended.out.strip() == "300"
 
 
-def test_the_soak_notices_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_notices_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.spec_from_file_location("soak", SOAK)
     assert found is not None
     assert found.loader is not None
@@ -101,7 +101,7 @@ def test_the_soak_notices_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             one.close()
 
 
-def test_a_round_of_the_soak(warm: Warm, tmp_path: Path) -> None:
+def test_soak_round(warm: Warm, tmp_path: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path

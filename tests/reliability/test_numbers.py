@@ -74,7 +74,7 @@ def value_and_gradient(loss: Loss, z: Tensor, y: Tensor, theta: Tensor, t: float
 @pytest.mark.parametrize("name", LOSSES)
 @settings(max_examples=60)
 @given(batch=extreme_batches(), dtype=st.sampled_from(DTYPES))
-def test_losses_at_the_ends_of_their_ranges(
+def test_losses_are_finite_at_extreme_values(
     name: str, batch: tuple[Tensor, Tensor, Tensor, float], dtype: torch.dtype
 ) -> None:
     z, y, theta, t = batch
@@ -98,7 +98,7 @@ def test_losses_at_the_ends_of_their_ranges(
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_mixed_precision_around_a_loss_changes_nothing(name: str, dtype: torch.dtype) -> None:
+def test_autocast_does_not_change_losses(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     z, y, theta = torch.randn(16, 8), torch.arange(16) % 4, torch.randn(4, 8)
     expected = value_and_gradient(LOSSES[name], z, y, theta, 0.05)
@@ -126,7 +126,7 @@ LABELS = np.arange(24) % 3
 
 @pytest.mark.parametrize(("bad", "word"), [(np.nan, "NaN"), (np.inf, "infinity")])
 @pytest.mark.parametrize("table", [False, True])
-def test_pixels_that_are_no_numbers(bad: float, word: str, table: bool) -> None:
+def test_nan_pixels_are_refused(bad: float, word: str, table: bool) -> None:
     X = IMAGES.reshape(24, -1) if table else IMAGES
     broken = X.copy()
     broken.flat[7] = bad
@@ -138,7 +138,7 @@ def test_pixels_that_are_no_numbers(bad: float, word: str, table: bool) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_the_engine_refuses_what_is_no_number(bad: float) -> None:
+def test_nan_training_data_are_refused(bad: float) -> None:
     x = IMAGES.reshape(24, -1).astype(np.float32)
     x[5, 5] = bad
     spec = TrainSpec(encoder="mlp-8x1", epochs=3, batch_size=8, precision="32")
@@ -146,7 +146,7 @@ def test_the_engine_refuses_what_is_no_number(bad: float) -> None:
         fit(spec, TrainData(x, LABELS, 3), log=lambda line: None)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_says_so(tmp_path: Path) -> None:
+def test_nan_loss_stops_the_run(tmp_path: Path) -> None:
     """The rate is absurd, the weights leave every range, and the checkpoint of before is kept."""
     x = IMAGES.reshape(24, -1).astype(np.float32)
     spec = TrainSpec(method="ce", encoder="mlp-8x1", epochs=9, batch_size=8, precision="32", lr=1e30, warmup=0.5)
@@ -174,7 +174,7 @@ def test_constant_tables() -> None:
 
 
 @pytest.mark.parametrize("method", ["ce", "supcon_tt", "spce", "esupcon"])
-def test_one_image_a_class(method: str) -> None:
+def test_one_image_per_class(method: str) -> None:
     """Two views of an image are a pair, so there is something to learn."""
     classifier = quick(method=method).fit(IMAGES[:5], np.arange(5))
     assert_probabilities(classifier, IMAGES)
@@ -189,7 +189,7 @@ def test_a_thousand_classes(method: str) -> None:
     assert len(classifier.classes_) == 1000
 
 
-def test_labels_that_are_all_wrong() -> None:
+def test_all_labels_wrong() -> None:
     """Nothing can be learnt, and nothing breaks: on other samples it is right about as often as chance is."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 6)), rng.integers(0, 3, 300)
@@ -199,7 +199,7 @@ def test_labels_that_are_all_wrong() -> None:
 
 
 @pytest.mark.parametrize("label", [1e300, np.inf, np.nan, 0.5])
-def test_labels_that_no_class_has(tmp_path: Path, label: float) -> None:
+def test_labels_out_of_range_are_refused(tmp_path: Path, label: float) -> None:
     np.savez(tmp_path / "d.npz", x_train=np.zeros((4, 8, 8), np.uint8), y_train=np.array([0, 1, 0, label]))
     with pytest.raises(ValueError, match="labels must be whole numbers or names"):
         load(tmp_path / "d.npz", log=lambda line: None)
