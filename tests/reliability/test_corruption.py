@@ -177,7 +177,9 @@ def spec() -> TrainSpec:
 
 
 @pytest.mark.parametrize("name", ["newest", "checkpoint.json", "run.json"])
-def test_damaged_checkpoint_falls_back_to_previous_one(tmp_path: Path, interrupted: tuple[Path, bytes], name: str) -> None:
+def test_damaged_checkpoint_falls_back_to_previous_one(
+    tmp_path: Path, interrupted: tuple[Path, bytes], name: str
+) -> None:
     """The newest is damaged: the one before serves. What names them is damaged: the run starts over, or says so."""
     source, expected = interrupted
     file = max(source.glob("checkpoint-*.pt")) if name == "newest" else source / name

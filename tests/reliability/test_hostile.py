@@ -74,9 +74,7 @@ def test_pickles_are_not_executed(warm: Warm, run: Path, tmp_path: Path, proof: 
     assert not proof.exists()
 
 
-def test_hostile_checkpoint_is_skipped(
-    warm: Warm, corners: Path, tmp_path: Path, proof: Path
-) -> None:
+def test_hostile_checkpoint_is_skipped(warm: Warm, corners: Path, tmp_path: Path, proof: Path) -> None:
     """Of a run folder from a stranger: its index vouches for it, and still only numbers are taken from it."""
     import hashlib
     import signal
