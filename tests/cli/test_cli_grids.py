@@ -195,7 +195,7 @@ def test_an_interrupted_grid_continues(tmp_path: Path) -> None:
     """Takes over 10 s on a slow machine: two commands and their workers start in processes of their own."""
     store = Store(tmp_path / "store")
     words = [sys.executable, "-P", "-m", "esupcon", "reproduce", "full", "--profile", "smoke", "--method", "ce"]
-    words += ["--seeds", "1", "--store", str(store.root), "--set", "epochs=40", "--set", "encoder=mlp-16x1"]
+    words += ["--seeds", "1", "--store", str(store.root), "--set", "epochs=200", "--set", "encoder=mlp-16x1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
     deadline = time.monotonic() + 90

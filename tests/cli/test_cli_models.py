@@ -76,7 +76,7 @@ def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path) -> 
         **{"method": "supcon_tt", "encoder": "mlp-8x1", "epochs": 1, "steps": 2, "batch_size": 30, "micro_batch": 10},
         **{"lr": 0.01, "optimizer": "adamw", "momentum": 0.5, "weight_decay": 0.01, "warmup": 0.2, "temperature": 0.3},
         **{"prototype_weight": 2.0, "prototype_lr": 0.5, "spce_average": "batch", "projection_dim": 16, "seed": 7},
-        **{"augmentation": "none", "precision": "64", "patience": 3, "class_weight": "balanced"},
+        **{"augmentation": "none", "precision": "64", "patience": 3, "class_weight": "balanced", "threads": 2},
     }
     defaults = TrainSpec().model_dump()
     assert set(given) | {"compile"} == set(defaults)
@@ -97,7 +97,7 @@ def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path) -> 
         (("--noise-rate", "2"), "--noise-rate is a share between 0 and 1"),
         (("--noise-kind", "pink"), "kind of noise is one of"),
         (("--validation-fraction", "1"), "--validation-fraction must lie between"),
-        (("--layout", "HWCN"), "--layout must be 'NHWC' or 'NCHW'"),
+        (("--layout", "HWCN"), "--layout: Input should be 'NHWC' or 'NCHW'"),
         (("--epochs", "many"), "--epochs"),
         (("--n-per-class", "3"), "--n-per-class applies to caltech256"),
     ],

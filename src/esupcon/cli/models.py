@@ -15,27 +15,25 @@ import typer
 
 from esupcon._console import percent, printable
 from esupcon.cli import options
-from esupcon.cli.options import DataOptions, option, takes
+from esupcon.cli.options import option, takes
 from esupcon.cli.output import INTERVALS, answer, answer_json, classes_table, complain, figures_table, note, table
 from esupcon.cli.stopping import PARTIAL, Stopped, Stopper
-from esupcon.engine.spec import TrainSpec
+from esupcon.data import DataOptions
 from esupcon.methods import METHODS
+from esupcon.spec import TrainSpec
 
 if TYPE_CHECKING:
     from esupcon.pipeline.predict import Prediction
 
 _SETTINGS, _SCENARIO, _RUN, _READING = "Training settings", "Harder settings", "Run", "Reading data"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that starts like this for a formula
-_as_trained = takes(
-    DataOptions,
-    _READING,
-    without=("image_size", "channels"),
-    defaults={"split_seed": "as in training", "test_fraction": "as in training"},
-)
+_SPLIT = ("split_seed", "test_fraction", "n_per_class")
+_FILES = ("layout", "image_column", "label_column", "data_dir", "strict", "workers")
+_as_trained = takes(DataOptions, _READING, only=(*_SPLIT, *_FILES), defaults=dict.fromkeys(_SPLIT, "as in training"))
 
 
 @takes(TrainSpec, _SETTINGS, defaults={"epochs": "chosen from the number of images"})
-@takes(DataOptions, _READING)
+@takes(DataOptions, _READING, only=("image_size", "channels", *_SPLIT, *_FILES))
 def train(
     data: options.Data,
     settings: TrainSpec,
@@ -79,7 +77,7 @@ def train(
                 settings,
                 out=out,
                 scenario=scenario,
-                data=Reading(**reading.model_dump()),
+                data=Reading(**_given(reading)),
                 validation_fraction=validation_fraction,
                 choose_epochs="epochs" not in settings.model_fields_set,
                 devices=devices,
@@ -214,7 +212,7 @@ def calibrate(
 
 
 def _given(reading: DataOptions) -> dict[str, Any]:
-    return reading.model_dump(exclude_unset=True)
+    return {name: getattr(reading, name) for name in reading.model_fields_set}
 
 
 def predict(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 Command = Callable[..., None]
@@ -76,34 +76,14 @@ def takes(
 def _parameter(name: str, field: FieldInfo, panel: str, shown: str | None) -> inspect.Parameter:
     """Return the parameter of an option that leaves everything but its basic type to the model."""
     kinds = [field.annotation, *get_args(field.annotation)]
-    kind: Any = next((one for one in kinds if one in (bool, int, float)), str)
-    text = field.description or ""
-    choices = [str(value) for one in kinds if get_origin(one) is Literal for value in get_args(one)]
+    values = [value for one in kinds if get_origin(one) is Literal for value in get_args(one)]
+    kind: Any = next((one for one in (*kinds, *map(type, values)) if one in (bool, int, float)), str)
+    text, choices = field.description or "", [str(value) for value in values]
     if choices and not all(choice in text for choice in choices):
-        text = f"{text}{': ' if text else ''}{', '.join(choices)}"
+        text = f"{text.rstrip('.')}{': ' if text else ''}{', '.join(choices)}."
     if shown is None and field.default is not None and kind is not bool:
         shown = str(field.get_default(call_default_factory=True))
     spelled = f"--{name.replace('_', '-')}"
     made = option(text, panel, spelled, show_default=shown or False)
     annotation = Annotated[kind | None, made]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-class DataOptions(BaseModel):
-    """How a source is read; see `esupcon.data.load`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    data_dir: str | None = Field(
-        None, description="folder of the named data sets; default: $ESUPCON_DATA, otherwise the cache folder"
-    )
-    image_size: int | None = Field(None, description="side that images are resized and cropped to")
-    channels: int | None = Field(None, description="1 or 3")
-    split_seed: int = Field(0, description="seed of the test part, if the data come without one")
-    test_fraction: float = Field(0.2, description="share of the test part, if the data come without one")
-    n_per_class: int | None = Field(None, description="training images per class of caltech256; default: 60")
-    layout: str | None = Field(None, description="NHWC or NCHW, for a .npz whose shape is ambiguous")
-    image_column: str | None = Field(None, description="column of a .csv or .parquet; default: found by its name")
-    label_column: str | None = Field(None, description="column of a .csv or .parquet; default: found by its name")
-    strict: bool = Field(False, description="fail on unreadable files; default: skip them")
-    workers: int | None = Field(None, description="threads that decode images; default: one per core")

@@ -43,9 +43,7 @@ class DataOptions(BaseModel):
     )
     split_seed: int = Field(0, ge=0, description="Random seed of the test part, if the source has none.")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Share of the test part, if the source has none.")
-    n_per_class: int | None = Field(
-        None, ge=1, description="Training images per class of caltech256 (default: 60); the others are tested on."
-    )
+    n_per_class: int | None = Field(None, ge=1, description="Training images per class of caltech256 (default: 60).")
     include_clutter: bool = Field(False, description="Keep the clutter class of caltech256.")
     layout: Literal["NHWC", "NCHW"] | None = Field(
         None, description="Layout of the images in an .npz file, if their shape is ambiguous."
