@@ -36,7 +36,7 @@ def test_damaged_runs_and_plans_are_left_out_and_named(store: Store, fill: Fille
         assert any(name in line for line in content.problems), name
     (table,) = content.tables
     assert (table.n_done, table.n_planned) == (3, 6)
-    assert content.completeness == "3 of 6 planned runs are finished."
+    assert content.completeness == "3 of 6 planned runs finished."
     reasons = dict(content.unfinished)
     assert reasons["CE on CIFAR-10, full, seed 0"].startswith("damaged: ")
 
@@ -71,9 +71,9 @@ def test_sentences_have_their_numbers(store: Store, fill: Filler) -> None:
     (one,) = fill({"ce": [None]})
     content = read(store.root)
     assert content.summary == "1 method (CE) on CIFAR-10, 1 seed, in 1 table."
-    assert content.completeness == "0 of 1 planned run is finished."
+    assert content.completeness == "0 of 1 planned run finished."
     write_run(store, one)
-    assert read(store.root).completeness == "The one planned run is finished."
+    assert read(store.root).completeness == "1 of 1 planned run finished."
     for plan in (store.root / "plans").iterdir():
         plan.unlink()
     content = read(store.root)

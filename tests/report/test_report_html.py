@@ -118,7 +118,7 @@ def test_cells_show_mean_deviation_n_gain_and_paper(store: Store, fill: Filler, 
     assert page.cell("60.0") == "60.0 (n=1 of 3) ▼ −13.7", "one seed has no deviation"
     assert page.cell("open") == "open"
     for words in (
-        *("A title", "A note.", "2,625 samples", "7 of 12 planned runs are finished", "No findings."),
+        *("A title", "A note.", "2,625 samples", "7 of 12 planned runs finished", "No findings."),
         *("two-sided paired t-test over n seeds", "A single seed (n=1) has no deviation."),
         *("Unfinished runs", "SPCE(M) on CIFAR-10, full, seed 2: not run yet"),
         *("Left out of this report:", "run damaged is left out"),
@@ -133,7 +133,7 @@ def test_every_part_is_there(whole: str) -> None:
     for title in (
         *("Fully labelled", "Reliability before and after calibration", "Training curves", "Time and memory"),
         *("Sensitivity to settings", "Scarce classes", "Map of the embedding", "Confusion matrix", "Findings"),
-        *("How the results were produced", "All 63 planned runs are finished."),
+        *("How the results were produced", "63 of 63 planned runs finished."),
         *("esupcon report whole --out report.html", "esupcon reproduce full"),
         *("abc123", "2.13.0", "Linux", "imbalance in 6 runs", "ESupCon on CIFAR-10, IR=0.05, seed 1"),
     ):

@@ -20,7 +20,6 @@ from esupcon.report._interim import (
     SEVERITIES,
     Finding,
     Plan,
-    Row,
     StoredRun,
     read_contents,
 )
@@ -94,14 +93,7 @@ class Content:
         """How many of the planned runs are finished, in one sentence."""
         if self.n_planned == 0:
             return f"{count(self.n_unplanned, 'run')}, none of them planned."
-        if self.n_done == self.n_planned:
-            return (
-                "The one planned run is finished."
-                if self.n_done == 1
-                else f"All {self.n_done:,} planned runs are finished."
-            )
-        verb = "is" if self.n_planned == 1 else "are"
-        return f"{self.n_done:,} of {count(self.n_planned, 'planned run')} {verb} finished."
+        return f"{self.n_done:,} of {count(self.n_planned, 'planned run')} finished."
 
 
 def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
@@ -121,7 +113,13 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
         raise ValueError(f"{store} has no table {listed(unknown)}. It has {there}.")
     plans = [plan for plan in found.plans if not tables or set(_names(plan)) & set(tables)]
     results = result_tables(plans, found.runs)
-    planned = {row.key: _run_name(row) for table in results for row in table.rows}
+    planned = {
+        row.key: printable(
+            f"{method_title(row.method)} on {dataset_title(row.dataset)}, {row.setting}, seed {row.seed}"
+        )
+        for table in results
+        for row in table.rows
+    }
     runs = {key: run for key, run in found.runs.items() if key in planned} if results else found.runs
     problems = list(found.problems)
     drawn, n_not_drawn = _drawn_columns(results, runs, problems)
@@ -154,10 +152,6 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
 
 def _names(plan: Plan) -> tuple[str, str]:
     return plan.table, f"{plan.table}-{plan.profile}"
-
-
-def _run_name(row: Row) -> str:
-    return printable(f"{method_title(row.method)} on {dataset_title(row.dataset)}, {row.setting}, seed {row.seed}")
 
 
 def _reason(key: str, problems: Iterable[str], failures: Mapping[str, str]) -> str:
