@@ -105,7 +105,7 @@ def test_confusions_are_shares_of_the_counts(store: Store) -> None:
     (card,) = cards(sections_of(store.root)["confusion"])
     (trace,) = card.figure["data"]
     assert np.allclose(trace["z"], 100 * expected / expected.sum(axis=1, keepdims=True), atol=0.06)
-    assert trace["customdata"][0][1] == f"cat predicted as dog: {expected[0, 1]}"
+    assert trace["customdata"][0][1] == f"cat predicted as<br>dog: {expected[0, 1]}"
 
 
 def test_classes_with_most_errors_are_shown_and_the_rest_summed(store: Store) -> None:

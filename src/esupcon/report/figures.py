@@ -209,7 +209,7 @@ def _reliability_figure(figures: Any, colour: str) -> Figure:
         look = {"width": 1, "dash": "dash"} if when == "before" else {"width": 2, "dash": "solid"}
         trace = _lines(
             *(rounded(bins.confidence[i] for i in held), [bins.accuracy[i] for i in held]),
-            f"{when}: confidence %{{x:.3f}}, accuracy %{{y:.3f}}, %{{customdata}} samples",
+            f"{when}<br>confidence %{{x:.3f}}<br>accuracy %{{y:.3f}}<br>%{{customdata}} samples",
             mode="lines+markers",
             name=f"{when}, T = {temperature:.3g}: ECE {100 * ece:.1f} %",
             line={"color": colour, **look},
@@ -561,7 +561,10 @@ def _confusion_figure(given: Confusion, classes: Sequence[str]) -> Figure:
         [rounded(row, 1) for row in shares],
         [[f"{share:.0f}" if numbered and share >= 0.5 else "" for share in row] for row in shares],
         [
-            [f"{html_text(one)} predicted as {html_text(other)}: {c:,}" for other, c in zip(columns, row, strict=True)]
+            [
+                f"{html_text(one, 30)} predicted as<br>{html_text(other, 30)}: {c:,}"
+                for other, c in zip(columns, row, strict=True)
+            ]
             for one, row in zip(names, counts.tolist(), strict=True)
         ],
         "%{customdata} (%{z:.1f} %)",

@@ -41,6 +41,7 @@
       height: figure.height, margin: { l: 50, r: 12, t: 12, b: 44 },
       font: { family: colour("--sans"), size: 12, color: colour("--ink") },
       hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--line"), font: { color: colour("--ink") } },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--faint"), activecolor: colour("--accent") },
       ...layout,
       legend: { orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom", font: { size: 11 }, ...layout.legend },
       xaxis: axisStyle(layout.xaxis), yaxis: axisStyle(layout.yaxis),
@@ -63,7 +64,7 @@
     plot.dataset.drawn = "1";
     return Plotly.react(plot, traces, layout, {
       responsive: true, displaylogo: false, displayModeBar: toolbar, showSendToCloud: false, plotlyServerURL: "",
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
     });
   }
 
