@@ -167,6 +167,8 @@ def test_mlp_sees_the_length_of_a_row_from_the_start() -> None:
 @pytest.mark.parametrize(
     ("spec", "shape", "dim"),
     [
+        ("fast", IMAGE, 256),
+        ("fast-w2", (1, 8, 8), 512),
         ("resnet10", IMAGE, 512),
         ("resnet14-w8", IMAGE, 64),
         ("resnet18-w16", (1, 8, 8), 128),
@@ -235,12 +237,16 @@ def test_any_other_text_is_refused_in_one_line(spec: str) -> None:
     ("spec", "shape", "message"),
     [
         ("resnet20", IMAGE, "unknown encoder 'resnet20'; the closest known is 'resnet"),
-        ("resent18", IMAGE, "the closest known is 'resnet18'. Known: auto, resnet10, .*mlp.*identity.*timm:NAME"),
+        ("resent18", IMAGE, "the closest known is 'resnet18'. Known: auto, fast, resnet10, .*mlp.*identity.*timm:NAME"),
         ("resnet18-w", IMAGE, "unknown encoder"),
         ("resnet18-32", IMAGE, "unknown encoder"),
         ("ResNet18", IMAGE, "the closest known is 'resnet18'"),
         ("mlp-256", TABLE, "the closest known is 'mlp'"),
         ("", TABLE, "unknown encoder ''"),
+        ("fast-w", IMAGE, "the closest known is 'fast'"),
+        ("fast-w0", IMAGE, "factor from 1 to 16; got 0"),
+        ("fast", (3, 32, 7), "at least 8 x 8 pixels; got 32 x 7. Resize the images"),
+        ("fast", TABLE, r"takes images \(C, H, W\)"),
         ("resnet18-w0", IMAGE, "width must be 1 to 4096 .* got 0"),
         ("resnet18-w999999999", IMAGE, "width must be 1 to 4096"),
         ("mlp-0x1", TABLE, r"hidden must be 1 to \d+; got 0"),

@@ -1,8 +1,18 @@
 """Networks: an encoder, a head on its embedding, and a projector beside it."""
 
 from esupcon.models.encoders import MLP, ResNet, build_encoder, resolve_encoder
+from esupcon.models.fast import FastEncoder
 from esupcon.models.network import Network, ProjectionHead, build_network
 
 resolve_spec = resolve_encoder  # old name, to be deleted when nothing imports it
 
-__all__ = ["MLP", "Network", "ProjectionHead", "ResNet", "build_encoder", "build_network", "resolve_encoder"]
+__all__ = [
+    "MLP",
+    "FastEncoder",
+    "Network",
+    "ProjectionHead",
+    "ResNet",
+    "build_encoder",
+    "build_network",
+    "resolve_encoder",
+]

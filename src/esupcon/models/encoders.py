@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from esupcon.functional import check_choice
+from esupcon.models.fast import FastEncoder
 from esupcon.models.pretrained import timm_module
 
 Stem = Literal["32x32", "224x224"]
@@ -249,8 +250,11 @@ def _restore_after(module: nn.Module, device: torch.device) -> Iterator[None]:
                     buffer.copy_(value)
 
 
-_NAMES = ("auto", *(f"resnet{depth}" for depth in _LAYOUTS), "mlp", "identity")
-_KNOWN = f"{', '.join(_NAMES)} (resnets with -wN for another width, mlp-HxL for L layers of H), timm:NAME"
+_NAMES = ("auto", "fast", *(f"resnet{depth}" for depth in _LAYOUTS), "mlp", "identity")
+_KNOWN = (
+    f"{', '.join(_NAMES)} (fast-wN for N times the width, resnets with -wN for another width, mlp-HxL for L layers of "
+    "H), timm:NAME"
+)
 
 
 def resolve_encoder(spec: str, input_shape: tuple[int, ...]) -> str:
@@ -271,6 +275,7 @@ def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...]) -> nn.
 
     ``input_shape`` is (C, H, W) of images or (d,) of a table. ``spec`` is one of
 
+    - ``fast``, a wide shallow network (see `FastEncoder`); with ``-wN`` N times as wide;
     - ``resnet10``, ``resnet14``, ``resnet18``, ``resnet34``, ``resnet50``; with ``-wN`` for N channels in the
       first stage instead of 64. Images up to 64 pixels keep their resolution in the stem (see `ResNet`).
     - ``mlp`` or ``mlp-HxL`` for L layers of width H, by default 256x2; ``identity`` for rows that are
@@ -280,7 +285,7 @@ def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...]) -> nn.
     - a module of your own that maps a batch to (n, dim). `dim` is found by a dry run on two rows.
     """
     shape = _checked_shape(input_shape)
-    if isinstance(spec, ResNet | MLP | PrecomputedEmbedding | CustomEncoder):
+    if isinstance(spec, FastEncoder | ResNet | MLP | PrecomputedEmbedding | CustomEncoder):
         embedding_width(spec, shape)  # raises if the data do not fit
         return spec
     if isinstance(spec, nn.Module):
@@ -289,9 +294,12 @@ def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...]) -> nn.
         raise ValueError(  # noqa: TRY004 - every mistake at the public edge is a ValueError
             f"an encoder is a name or an nn.Module; got {type(spec).__name__}. Known names: {_KNOWN}."
         )
-    name = resolve_encoder(spec, shape)
-    if match := re.fullmatch(r"mlp(?:-([0-9]{1,9})x([0-9]{1,9}))?", name):
-        hidden, layers = match.groups()
+    return _encoder_by_name(resolve_encoder(spec, shape), shape)
+
+
+def _encoder_by_name(name: str, shape: tuple[int, ...]) -> nn.Module:
+    if mlp := re.fullmatch(r"mlp(?:-([0-9]{1,9})x([0-9]{1,9}))?", name):
+        hidden, layers = mlp.groups()
         sizes = {} if hidden is None else {"hidden": int(hidden), "layers": int(layers)}
         return MLP(math.prod(shape), **sizes)
     if name == "identity":
@@ -301,18 +309,22 @@ def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...]) -> nn.
                 f"{shape}. Use 'auto', or compute the embeddings first."
             )
         return PrecomputedEmbedding(shape[0])
+    fast = re.fullmatch(r"fast(?:-w([0-9]{1,9}))?", name)
     resnet = re.fullmatch(r"resnet([0-9]{1,9})(?:-w([0-9]{1,9}))?", name)
-    if not name.startswith("timm:") and (resnet is None or int(resnet[1]) not in _LAYOUTS):
+    if not (fast or name.startswith("timm:") or (resnet and int(resnet[1]) in _LAYOUTS)):
         close = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)[0]
         raise ValueError(f"unknown encoder {name!r}; the closest known is {close!r}. Known: {_KNOWN}.")
     if len(shape) != 3:
         raise ValueError(
             f"encoder {name!r} takes images (C, H, W); the data has shape {shape}. Use 'mlp' or 'identity' for tables."
         )
-    if resnet is None:
-        return CustomEncoder(timm_module(name.removeprefix("timm:"), shape), shape)
-    stem: Stem = "32x32" if max(shape[1:]) <= LARGEST_FOR_SMALL_STEM else "224x224"
-    return ResNet(int(resnet[1]), width=int(resnet[2] or PUBLISHED_WIDTH), in_channels=shape[0], stem=stem)
+    channels, height, width = shape
+    if fast:
+        return FastEncoder((channels, height, width), width=int(fast[1] or 1))
+    if resnet:
+        stem: Stem = "32x32" if max(height, width) <= LARGEST_FOR_SMALL_STEM else "224x224"
+        return ResNet(int(resnet[1]), width=int(resnet[2] or PUBLISHED_WIDTH), in_channels=channels, stem=stem)
+    return CustomEncoder(timm_module(name.removeprefix("timm:"), shape), shape)
 
 
 def embedding_dim(encoder: nn.Module) -> int:

@@ -1,0 +1,164 @@
+"""The encoder `fast`: its architecture, and whitening filters from training images."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from esupcon.models import FastEncoder, build_encoder
+from esupcon.models.fast import Whitening
+
+
+def smooth_images(n: int = 64, channels: int = 3, side: int = 32) -> Tensor:
+    """Random images whose neighbouring pixels are correlated."""
+    noise = torch.randn(n, channels, side // 4, side // 4)
+    return F.interpolate(noise, size=(side, side), mode="bilinear") + 0.1 * torch.randn(n, channels, side, side)
+
+
+def test_architecture_for_images_of_32_pixels() -> None:
+    encoder = FastEncoder((3, 32, 32))
+    assert encoder.whitening.filters.shape == (24, 3, 2, 2)
+    shapes = [tuple(m.weight.shape) for m in encoder.modules() if isinstance(m, nn.Conv2d)]
+    widths = [(24, 64), (64, 64), (64, 256), (256, 256), (256, 256), (256, 256)]
+    assert shapes == [(out, inside, 3, 3) for inside, out in widths]
+    assert encoder.groups(encoder.whitening(torch.randn(2, 3, 32, 32))).shape == (2, 256, 3, 3)
+    norms = [m for m in encoder.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert {(norm.eps, norm.momentum) for norm in norms} == {(1e-12, 0.4)}
+    trained = {name.rpartition(".")[2] for name, _ in encoder.named_parameters() if "whitening" not in name}
+    assert trained == {"weight", "bias"}
+    assert sum(p.numel() for p in encoder.parameters() if p.ndim == 1) == 24 + 2 * (64 + 256 + 256)
+
+
+def test_forward_is_the_definition() -> None:
+    encoder = FastEncoder((3, 32, 32)).double().eval()
+    for name, value in encoder.state_dict().items():
+        if "running" in name or name.endswith("bias"):
+            value.uniform_(0.5, 1.5)
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    weights = dict(encoder.state_dict())
+    y = F.gelu(F.conv2d(x, weights["whitening.filters"], weights["whitening.bias"]))
+
+    def norm(y: Tensor, name: str) -> Tensor:
+        mean, var, bias = (weights[f"{name}.{part}"][:, None, None] for part in ("running_mean", "running_var", "bias"))
+        return (y - mean) / (var + 1e-12).sqrt() + bias
+
+    for group in range(3):
+        y = F.max_pool2d(F.conv2d(y, weights[f"groups.{group}.0.weight"], padding=1), 2)
+        y = F.gelu(norm(y, f"groups.{group}.2"))
+        y = F.gelu(norm(F.conv2d(y, weights[f"groups.{group}.4.weight"], padding=1), f"groups.{group}.5"))
+    assert_close(encoder(x), y.flatten(2).max(2).values)
+
+
+def test_convolutions_start_as_the_identity_on_their_first_channels() -> None:
+    encoder = FastEncoder((1, 16, 16))
+    for convolution in (m for m in encoder.modules() if isinstance(m, nn.Conv2d)):
+        x = torch.randn(1, convolution.in_channels, 5, 5)
+        assert_close(convolution(x)[:, : convolution.in_channels], x)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5])
+def test_any_number_of_channels(channels: int) -> None:
+    encoder = build_encoder("fast", input_shape=(channels, 32, 32))
+    encoder.fit_whitening(smooth_images(8, channels))
+    assert encoder(torch.randn(2, channels, 32, 32)).shape == (2, 256)
+
+
+def test_every_side_from_8_to_224_leaves_a_last_map_of_1_to_5_pixels() -> None:
+    with torch.device("meta"):
+        for side in (*range(8, 50), *range(62, 69), *range(85, 225, 10), 181, 182, 224):
+            encoder = FastEncoder((3, side, side))
+            last = encoder.groups(encoder.whitening(torch.empty(2, 3, side, side)))
+            assert 1 <= last.shape[2] <= 5, side
+    assert {side: len(FastEncoder((1, side, side)).groups) for side in (8, 16, 28, 32, 64, 128, 224)} == {
+        8: 2,
+        16: 2,
+        28: 3,
+        32: 3,
+        64: 4,
+        128: 4,
+        224: 5,
+    }
+
+
+@pytest.mark.parametrize("sides", [(8, 224), (224, 8), (16, 300), (32, 48), (96, 65)])
+def test_images_that_are_not_square(sides: tuple[int, int]) -> None:
+    encoder = build_encoder("fast", input_shape=(3, *sides))
+    assert encoder(torch.randn(2, 3, *sides)).shape == (2, encoder.dim)
+
+
+def test_gradients_reach_every_parameter_and_no_filter_of_the_whitening() -> None:
+    encoder = FastEncoder((3, 32, 32))
+    encoder.fit_whitening(smooth_images())
+    before = encoder.whitening.filters.clone()
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+    encoder(smooth_images()).square().sum().backward()
+    for name, parameter in encoder.named_parameters():
+        assert parameter.grad.abs().sum() > 0, name
+    optimizer.step()
+    assert torch.equal(encoder.whitening.filters, before)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(2, 1), (3, 2)])
+def test_whitened_patches_are_uncorrelated(size: int, stride: int) -> None:
+    images = smooth_images()
+    whitening = Whitening(3, size, stride)
+    whitening.fit(images)
+    dim = 3 * size * size
+    responses = F.conv2d(images, whitening.filters)[:, :dim].transpose(0, 1).flatten(1)
+    covariance = responses @ responses.T / responses.shape[1]
+    assert_close(covariance, covariance.diag().diag(), atol=1e-3, rtol=0)
+    patches = F.unfold(images, size).transpose(1, 2).flatten(0, 1)
+    eigenvalues = torch.linalg.eigvalsh(patches.T @ patches / len(patches)).flip(0)
+    assert_close(covariance.diag(), eigenvalues / (eigenvalues + 5e-4), atol=1e-3, rtol=0)
+    assert torch.equal(whitening.filters[dim:], -whitening.filters[:dim])
+
+
+def test_whitening_uses_at_most_5000_images_spread_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esupcon.models.fast.WHITENING_IMAGES", 10)
+    images = smooth_images(40)
+    some, same = Whitening(3, 2, 1), Whitening(3, 2, 1)
+    some.fit(images)
+    same.fit(images[::4])
+    assert torch.equal(some.filters, same.filters)
+
+
+def test_whitening_is_saved_and_restored() -> None:
+    encoder, restored = FastEncoder((3, 32, 32)), FastEncoder((3, 32, 32))
+    assert not encoder.whitening.fitted
+    encoder.fit_whitening(smooth_images())
+    restored.load_state_dict(encoder.state_dict())
+    x = smooth_images(2)
+    assert restored.whitening.fitted
+    assert torch.equal(restored.eval()(x), encoder.eval()(x))
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_images_without_variance_give_finite_filters(value: float) -> None:
+    encoder = FastEncoder((3, 16, 16))
+    encoder.fit_whitening(torch.full((4, 3, 16, 16), value))
+    assert encoder.whitening.filters.isfinite().all()
+    assert encoder.whitening.filters.flatten(1).norm(dim=1).max() <= 1.001 / 5e-4**0.5
+    assert encoder(torch.randn(4, 3, 16, 16)).isfinite().all()
+
+
+def test_one_image_is_enough_for_whitening() -> None:
+    encoder = FastEncoder((1, 8, 8))
+    encoder.fit_whitening(torch.randn(1, 1, 8, 8))
+    assert encoder.whitening.filters.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.empty(0, 3, 16, 16), r"shape \(n, 3, H, W\); got \(0, 3, 16, 16\)"),
+        (torch.zeros(2, 1, 16, 16), r"shape \(n, 3, H, W\); got \(2, 1, 16, 16\)"),
+        (torch.zeros(3, 16, 16), r"got \(3, 16, 16\)"),
+        (torch.full((2, 3, 16, 16), torch.nan), "finite images; got NaN or infinity"),
+    ],
+)
+def test_images_that_cannot_be_whitened(images: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FastEncoder((3, 16, 16)).fit_whitening(images)

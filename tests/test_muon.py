@@ -1,0 +1,94 @@
+"""Muon against a loop in float64 and against the singular value decomposition."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from esupcon._muon import Muon, orthogonalise
+
+
+def muon_loop(
+    weight: np.ndarray, gradients: list[np.ndarray], lr: float, momentum: float, nesterov: bool
+) -> np.ndarray:
+    """The algorithm in NumPy, on matrices."""
+    buffer = np.zeros_like(weight)
+    for gradient in gradients:
+        buffer = momentum * buffer + gradient
+        x = gradient + momentum * buffer if nesterov else buffer
+        x = x / (np.sqrt((x**2).sum()) + 1e-7)
+        for _ in range(3):
+            outer = x @ x.T
+            x = 3.4445 * x - 4.7750 * outer @ x + 2.0315 * outer @ outer @ x
+        weight = weight * np.sqrt(len(weight)) / np.sqrt((weight**2).sum()) - lr * x
+    return weight
+
+
+@pytest.mark.parametrize("shape", [(8, 3, 3, 3), (40, 4, 3, 3), (16, 5), (5, 16)])
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_steps_equal_a_loop_in_float64(shape: tuple[int, ...], nesterov: bool) -> None:
+    parameter = nn.Parameter(torch.randn(shape, dtype=torch.float64))
+    gradients = [torch.randn_like(parameter) for _ in range(4)]
+    flat = (parameter.detach().flatten(1).numpy(), [gradient.flatten(1).numpy() for gradient in gradients])
+    expected = muon_loop(*flat, lr=0.24, momentum=0.6, nesterov=nesterov)
+    optimizer = Muon([parameter], lr=0.24, momentum=0.6, nesterov=nesterov, dtype=torch.float64)
+    for gradient in gradients:
+        parameter.grad = gradient
+        optimizer.step()
+    assert_close(parameter.detach().flatten(1), torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("shape", [(6, 20), (20, 6)])
+def test_orthogonalise_approximates_the_polar_factor(shape: tuple[int, int]) -> None:
+    """More iterations bring all singular values near 1 and keep the singular vectors."""
+    matrix = torch.randn(shape, dtype=torch.float64)
+    u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
+    found = orthogonalise(matrix, 5, torch.float64)
+    values = (u.T @ found @ vh.T).diag()
+    assert_close(u * values @ vh, found)
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    assert (orthogonalise(torch.zeros(shape), 3, torch.float32) == 0).all()
+
+
+def test_float32_steps_are_near_float64() -> None:
+    matrix = torch.randn(64, 128)
+    assert_close(orthogonalise(matrix, 3, torch.float32), orthogonalise(matrix, 3, torch.float64), atol=1e-5, rtol=1e-4)
+
+
+def test_saved_state_continues_exactly() -> None:
+    def train(model: nn.Module, optimizer: Muon, steps: range) -> None:
+        for step in steps:
+            generator = torch.Generator().manual_seed(step)
+            optimizer.zero_grad()
+            model(torch.randn(4, 3, 8, 8, generator=generator)).square().mean().backward()
+            optimizer.step()
+
+    torch.manual_seed(0)
+    model = nn.Conv2d(3, 8, 3, bias=False)
+    resumed = copy.deepcopy(model)
+    train(model, Muon(model.parameters(), lr=0.1), range(6))
+    first = Muon(resumed.parameters(), lr=0.1)
+    train(resumed, first, range(3))
+    second = Muon(resumed.parameters(), lr=0.1)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    train(resumed, second, range(3, 6))
+    assert torch.equal(resumed.weight, model.weight)
+
+
+def test_parameters_without_gradient_stay_and_zero_filters_stay_finite() -> None:
+    still, zero = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.zeros(2, 3))
+    zero.grad = torch.ones_like(zero)
+    Muon([still, zero], lr=0.1).step()
+    assert torch.equal(still, torch.ones(2, 3))
+    assert zero.isfinite().all()
+
+
+def test_vectors_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"needs matrices or filters; got a parameter of shape \(3,\)"):
+        Muon([nn.Parameter(torch.ones(3))], lr=0.1)
