@@ -20,7 +20,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from esupcon.data import NAMES, load, named, source_digest
-from esupcon.data.named import DownloadFailed, data_root, download, extract
+from esupcon.data.named import data_root, download, extract
 
 RNG = np.random.default_rng(3)
 CIFAR10_CLASSES = b"airplane automobile bird cat deer dog frog horse ship truck".split()
@@ -269,7 +269,7 @@ def test_missing_set_is_downloaded(tmp_path, official, monkeypatch):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
 def test_failed_download_gives_one_line_with_the_remedy(tmp_path, monkeypatch, name):
     def fail(*arguments):
-        raise named.DownloadFailed("this machine may be offline")
+        raise OSError("this machine may be offline")
 
     monkeypatch.setattr(named, "download", fail)
     one = named.PUBLISHED[name]
@@ -504,15 +504,15 @@ def test_download_is_complete_and_alone(server, target, length):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (404, "the server answered 404"),
-        (503, "the server answered 503"),
-        ("break off", "broke off at 512,000 of 1,024,000 bytes"),
-        ("portal", f"not {MD5}, and was deleted"),
+        (404, "HTTP Error 404"),
+        (503, "HTTP Error 503"),
+        ("break off", "received 512,000 bytes"),
+        ("portal", f"not {MD5}"),
     ],
 )
 def test_failed_download_leaves_nothing(server, target, answer, message):
     server.next = answer
-    with pytest.raises(DownloadFailed, match=message):
+    with pytest.raises(OSError, match=message):
         download(server.url, target, MD5, lambda line: None)
     assert left_in(target.parent) == []
 
@@ -521,16 +521,16 @@ def test_download_without_a_server_or_a_writable_folder(server, target, tmp_path
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/file"
-        with pytest.raises(DownloadFailed, match=r"no connection.*may be offline"):
+        with pytest.raises(OSError, match="Connection refused"):
             download(url, target, MD5, lambda line: None)
     (tmp_path / "file").touch()
-    with pytest.raises(DownloadFailed, match="cannot be written to"):
+    with pytest.raises(OSError, match=r"Not a directory|File exists"):
         download(server.url, tmp_path / "file" / "x.tar.gz", MD5, lambda line: None)
 
 
 def test_endless_download_is_stopped(server, target, monkeypatch):
     monkeypatch.setattr(named, "_MOST_DOWNLOADED", 1000)
-    with pytest.raises(DownloadFailed, match="more than"):
+    with pytest.raises(OSError, match="more than"):
         download(server.url, target, MD5, lambda line: None)
     assert left_in(target.parent) == []
 

@@ -15,16 +15,7 @@ if TYPE_CHECKING:
     from esupcon.data.decode import ImageBatch, load_images
     from esupcon.data.named import NAMES
 
-__all__ = [
-    "NAMES",
-    "DataOptions",
-    "Dataset",
-    "ImageBatch",
-    "load",
-    "load_images",
-    "register_dataset",
-    "source_digest",
-]
+__all__ = ["NAMES", "DataOptions", "Dataset", "ImageBatch", "load", "load_images", "register_dataset", "source_digest"]
 
 DEFAULT_MAX_PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: above it Pillow warns of a decompression bomb
 _LARGEST_SIDE = 4096
@@ -38,33 +29,21 @@ class DataOptions(BaseModel):
     image_size: int | tuple[int, int] | None = Field(
         None, description="Side, or height and width, that images are resized to (default: chosen from the images)."
     )
-    channels: Literal[1, 3] | None = Field(
-        None, description="1 for grey, 3 for colour (default: 3 for files, arrays as they are)."
-    )
+    channels: Literal[1, 3] | None = Field(None, description="1 for grey, 3 for colour (default: 3 for files).")
     split_seed: int = Field(0, ge=0, description="Random seed of the test part, if the source has none.")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Share of the test part, if the source has none.")
     n_per_class: int | None = Field(None, ge=1, description="Training images per class of caltech256 (default: 60).")
     include_clutter: bool = Field(False, description="Keep the clutter class of caltech256.")
-    layout: Literal["NHWC", "NCHW"] | None = Field(
-        None, description="Layout of the images in an .npz file, if their shape is ambiguous."
-    )
+    layout: Literal["NHWC", "NCHW"] | None = Field(None, description="Layout of .npz images of ambiguous shape.")
     image_column: str | None = Field(None, description="Column of a .csv or .parquet file that holds the images.")
     label_column: str | None = Field(None, description="Column of a .csv or .parquet file that holds the labels.")
     max_pixels: int = Field(DEFAULT_MAX_PIXELS, ge=1, description="Skip images with more pixels than this.")
     data_dir: Path | None = Field(
-        None,
-        exclude=True,
-        description="Folder of the named data sets (default: $ESUPCON_DATA, else the user's cache folder).",
+        None, exclude=True, description="Folder of named sets (default: $ESUPCON_DATA, else the user's cache folder)."
     )
-    cache_dir: Path | None = Field(
-        None,
-        exclude=True,
-        description="Folder for decoded images (default: `decoded` in $ESUPCON_DATA, else in the user's cache folder).",
-    )
+    cache_dir: Path | None = Field(None, exclude=True, description="Folder for decoded images (default: as data_dir).")
     cache: bool = Field(True, exclude=True, description="Keep decoded images on disk.")
-    workers: int | None = Field(
-        None, ge=1, exclude=True, description="Threads that decode images (default: one per core)."
-    )
+    workers: int | None = Field(None, ge=1, exclude=True, description="Decoding threads (default: one per core).")
     strict: bool = Field(False, exclude=True, description="Fail on unreadable files (default: skip them).")
     download: bool = Field(True, exclude=True, description="Download a named data set that is missing.")
 
@@ -84,13 +63,8 @@ class DataOptions(BaseModel):
 
 
 _HOMES = {
-    "Dataset": "dataset",
-    "load": "dataset",
-    "register_dataset": "dataset",
-    "source_digest": "dataset",
+    **dict.fromkeys(("Dataset", "load", "register_dataset", "source_digest"), "dataset"),
+    **dict.fromkeys(("ImageBatch", "load_images"), "decode"),
     "NAMES": "named",
-    "ImageBatch": "decode",
-    "load_images": "decode",
 }
-
 __getattr__, __dir__ = names_from(__name__, _HOMES)

@@ -19,6 +19,7 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,10 @@ def cached(folder: Path | None, key: str, shape: Shape, fill: Fill, log: Log) ->
     if found is not None:
         return found
     if folder is None or not _is_writable(folder, log):
-        return _build_in_memory(shape, fill)
-
-    def waiting() -> None:
-        log("another process is decoding the same images; waiting for it")
-
+        check_memory(math.prod(shape), f"an array of {shape[0]:,} images of {shape[2]}x{shape[3]}")
+        rows = np.zeros(shape, np.uint8)
+        return Entry(rows, json.loads(json.dumps(fill(rows))))  # the record as it would be read from disk
+    waiting = partial(log, "another process is decoding the same images; waiting for it")
     with locked(folder / f".{key}.lock", waiting) as held:
         found = _read(folder, key)
         if found is None:
@@ -127,13 +127,6 @@ def _build(folder: Path, key: str, shape: Shape, fill: Fill) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     write_sealed_json(folder / f"{key}.json", content)
-
-
-def _build_in_memory(shape: Shape, fill: Fill) -> Entry:
-    check_memory(math.prod(shape), f"an array of {shape[0]:,} images of {shape[2]}x{shape[3]}")
-    rows = np.zeros(shape, np.uint8)
-    record = json.loads(json.dumps(fill(rows)))  # as it would be read from disk
-    return Entry(rows, record)
 
 
 def _allocate(file: Path, shape: Shape) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +28,7 @@ from esupcon.data.named import (
     DEFAULT_SIDES,
     NAMES,
     PUBLISHED,
+    bare_name,
     data_root,
     find_published,
     read_caltech256,
@@ -266,8 +266,7 @@ def _identify(source: str | os.PathLike[str], options: DataOptions, log: Log) ->
     text = os.fspath(source)
     if not isinstance(text, str) or not text:
         raise ValueError(f"source must be a name or a path; got {source!r}")
-    bare = re.sub(r"[-_ ]", "", text).lower()  # cifar10 for CIFAR-10, tiny_imagenet for TinyImageNet
-    name = next((name for name in NAMES if name.replace("_", "") == bare), None) if isinstance(source, str) else None
+    name = next((name for name in NAMES if bare_name(name) == bare_name(text)), None) if source is text else None
     path = expand(text)
     if name is not None:
         if path.exists():
@@ -296,9 +295,9 @@ def _read(kind: str, path: Path | None, options: DataOptions, log: Log) -> Sourc
 
 
 def _kind_of_folder(path: Path) -> str:
-    official = next((one for one in PUBLISHED.values() if one.folder == path.name), None)
-    if official is not None and (path / official.proof).exists():
-        return official.name
+    for name, one in PUBLISHED.items():
+        if one.folder == path.name and (path / one.proof).exists():
+            return name
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
         raise ValueError(
             f"{path} was written by save_to_disk of Hugging Face datasets, which is not read. "

@@ -30,31 +30,19 @@ from esupcon.data import DEFAULT_MAX_PIXELS
 # Part of every cache key: raise it when the same file would give other pixels than before.
 DECODE_VERSION = 1
 
-# Formats that decode in-process, by plugin. EPS is left out on purpose: Pillow passes it to an interpreter.
-_PLUGINS = {
-    "JPEG": "Jpeg",
-    "PNG": "Png",
-    "GIF": "Gif",
-    "BMP": "Bmp",
-    "WEBP": "WebP",
-    "TIFF": "Tiff",
-    "PPM": "Ppm",
-    "JPEG2000": "Jpeg2K",
-    "AVIF": "Avif",
-}
+# Formats that decode in-process. EPS is left out on purpose: Pillow passes it to an interpreter.
+for _plugin in ("Jpeg", "Png", "Gif", "Bmp", "WebP", "Tiff", "Ppm", "Jpeg2K", "Avif"):
+    with suppress(ImportError):  # a build of Pillow may lack some
+        importlib.import_module(f"PIL.{_plugin}ImagePlugin")
+_READ = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF")
+_FORMATS = tuple(name for name in _READ if name in Image.OPEN)
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".webp", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif", ".heic", ".heif"),
 )
-_ROTATIONS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+_T = Image.Transpose
+_ROTATIONS = dict(enumerate((_T.FLIP_LEFT_RIGHT, _T.ROTATE_180, _T.FLIP_TOP_BOTTOM, _T.TRANSPOSE), start=2))
+_ROTATIONS |= {6: _T.ROTATE_270, 7: _T.TRANSVERSE, 8: _T.ROTATE_90}
 _EXIF_ORIENTATION = 0x0112
 _ANIMATED_FORMATS = ("GIF", "PNG", "WEBP", "TIFF", "AVIF")  # MPO's further frames are previews, not animation
 
@@ -206,11 +194,8 @@ def load_images(
             rows = np.empty((len(batch), *spec.shape), np.uint8)
             lost = decode_images(batch, rows, spec, workers=workers).unreadable
             kept = [i for i in range(len(batch)) if i not in lost]
-            yield ImageBatch(
-                [batch[i] for i in kept],
-                rows[kept] if lost else rows,
-                [(batch[i], lost[i]) for i in sorted(lost)],
-            )
+            skipped = [(batch[i], lost[i]) for i in sorted(lost)]
+            yield ImageBatch([batch[i] for i in kept], rows[kept] if lost else rows, skipped)
 
     return batches()
 
@@ -239,14 +224,6 @@ def image_dimensions(encoded: Encoded, max_pixels: int = DEFAULT_MAX_PIXELS) -> 
 # --- One image -------------------------------------------------------------------------------------------------------
 
 
-def _available_formats() -> tuple[str, ...]:
-    for plugin in _PLUGINS.values():  # a build of Pillow may lack some
-        with suppress(ImportError):
-            importlib.import_module(f"PIL.{plugin}ImagePlugin")
-    return tuple(name for name in _PLUGINS if name in Image.OPEN)
-
-
-_FORMATS = _available_formats()
 _pillow_lock = threading.RLock()
 
 

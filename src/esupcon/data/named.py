@@ -9,25 +9,22 @@ import io
 import lzma
 import os
 import pickle
+import re
 import shutil
 import stat
 import tarfile
 import tempfile
-import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from esupcon._console import Log, progress_bar
-from esupcon._io import locked
+from esupcon._io import locked, write_whole
 from esupcon._split import n_per_class_split
 from esupcon.data import DataOptions
 from esupcon.data.cache import DATA_VARIABLE, cache_root, expand
@@ -36,66 +33,57 @@ from esupcon.data.folders import image_files_below
 from esupcon.data.sources import ImageFiles, Source
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """An archive on the web. `folder` is its top folder, `proof` a path in it that identifies it."""
 
-    name: str
-    archive: str
     url: str
     md5: str
     folder: str
     proof: str
-    homes: tuple[str, ...]  # subfolders that people put it into
+
+    @property
+    def archive(self) -> str:
+        return self.url.rpartition("/")[2]
 
 
 PUBLISHED = {
-    one.name: one
-    for one in (
-        Published(
-            "cifar10",
-            "cifar-10-python.tar.gz",
-            "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-            "c58f30108f718f92721af3b95e74349a",
-            "cifar-10-batches-py",
-            "data_batch_1",
-            ("cifar10", "cifar-10", "CIFAR10", "cifar"),
-        ),
-        Published(
-            "cifar100",
-            "cifar-100-python.tar.gz",
-            "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-            "eb9058c3a382ffc7106e4002c42a8d85",
-            "cifar-100-python",
-            "train",
-            ("cifar100", "cifar-100", "CIFAR100", "cifar"),
-        ),
-        Published(
-            "tiny_imagenet",
-            "tiny-imagenet-200.zip",
-            "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-            "90528d7ca1a48142e341f4ef8d21d0de",
-            "tiny-imagenet-200",
-            "wnids.txt",
-            ("tiny_imagenet", "tiny-imagenet", "tinyimagenet", "TinyImageNet"),
-        ),
-        Published(
-            "caltech256",
-            "256_ObjectCategories.tar",
-            "https://data.caltech.edu/records/nyy15-4j048/files/256_ObjectCategories.tar",
-            "67b4f42ca05d46448c6bb8ecd2220f6d",
-            "256_ObjectCategories",
-            ".",
-            ("caltech256", "caltech-256", "Caltech256", "caltech"),
-        ),
-    )
+    "cifar10": Published(
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "c58f30108f718f92721af3b95e74349a",
+        "cifar-10-batches-py",
+        "data_batch_1",
+    ),
+    "cifar100": Published(
+        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+        "eb9058c3a382ffc7106e4002c42a8d85",
+        "cifar-100-python",
+        "train",
+    ),
+    "tiny_imagenet": Published(
+        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        "90528d7ca1a48142e341f4ef8d21d0de",
+        "tiny-imagenet-200",
+        "wnids.txt",
+    ),
+    "caltech256": Published(
+        "https://data.caltech.edu/records/nyy15-4j048/files/256_ObjectCategories.tar",
+        "67b4f42ca05d46448c6bb8ecd2220f6d",
+        "256_ObjectCategories",
+        ".",
+    ),
 }
 #: The sets that `load` knows by name.
 NAMES = ("digits", *PUBLISHED)
 #: Side of the images if no image_size is given.
 DEFAULT_SIDES = {"tiny_imagenet": 32, "caltech256": 64}
+_MOST_DOWNLOADED, _MOST_UNPACKED = 8 << 30, 32 << 30  # a server or an archive without end must not fill the disk
 
-# --- Locate ----------------------------------------------------------------------------------------------------------
+# --- Locate, download, unpack ----------------------------------------------------------------------------------------
+
+
+def bare_name(text: str) -> str:
+    """Return a name in lower case without separators: cifar10 for CIFAR-10."""
+    return re.sub(r"[-_ ]", "", text).lower()
 
 
 def data_root(data_dir: Path | None) -> Path | None:
@@ -112,106 +100,34 @@ def find_published(name: str, options: DataOptions, log: Log) -> Path:
     """Return the folder of a set: find it in the data folder, unpack its archive there, or download that."""
     one, root = PUBLISHED[name], data_root(options.data_dir)
     if root is None:
-        raise ValueError(
-            f"there is no folder to look for {name} in: this user has no home folder. Pass data_dir, or set "
-            f"{DATA_VARIABLE}."
-        )
-    homes = (root, *(root / home for home in one.homes))
+        raise ValueError(f"{name} needs a data folder: this user has no home. Pass data_dir, or set {DATA_VARIABLE}.")
+    usual = (bare_name(name), bare_name(name).rstrip("0123456789"))
+    homes = [root, *sorted(home for home in root.glob("*") if bare_name(home.name) in usual)]
     for folder in (*(home / one.folder for home in homes), root):
         if (folder.name == one.folder or one.proof != ".") and (folder / one.proof).exists():
             return folder
     archive = next((home / one.archive for home in homes if (home / one.archive).is_file()), None)
     if archive is None:
-        archive = root / one.archive
-        reason = "downloads are switched off"
+        archive, reason = root / one.archive, "downloads are switched off"
         try:
             if options.download:
                 download(one.url, archive, one.md5, log)
-        except DownloadFailed as failure:
-            reason = f"the download failed: {failure}"
+        except (OSError, http.client.HTTPException) as error:
+            reason = f"the download failed ({' '.join(str(error).split()) or type(error).__name__})"
         if not archive.is_file():
             raise FileNotFoundError(
-                f"{one.name} is not in {archive.parent} (neither {one.folder}/ nor {one.archive}), and {reason}. "
+                f"{name} is not in {root} (neither {one.folder}/ nor {one.archive}), and {reason}. "
                 f"Fetch it yourself: curl -L -C - -o {archive} {one.url} (md5 {one.md5})."
             )
-    else:
-        found = md5_of(archive)
+    elif (found := md5_of(archive)) != one.md5:
         message = f"{archive} is not the official archive: its md5 is {found}, expected {one.md5}"
-        if found != one.md5 and options.strict:
+        if options.strict:
             raise ValueError(f"{message}. Fetch {one.url}, or omit strict.")
-        if found != one.md5:
-            log(f"{message}; reading it anyway")
+        log(f"{message}; reading it anyway")
     # A collection that is not writable is unpacked into the cache folder.
     into = archive.parent if os.access(archive.parent, os.W_OK) else cache_root() or archive.parent
     into.mkdir(parents=True, exist_ok=True)
     return extract(archive, into, one.folder, log)
-
-
-# --- Download --------------------------------------------------------------------------------------------------------
-
-_BLOCK = 1 << 18
-_MOST_DOWNLOADED, _MOST_UNPACKED = 8 << 30, 32 << 30  # a server or an archive without end must not fill the disk
-
-
-class DownloadFailed(OSError):  # noqa: N818 - callers quote the message in a sentence
-    """Raised if a file could not be downloaded; the message is the reason in a few words."""
-
-
-def download(url: str, target: Path, md5: str, log: Log, *, timeout: float = 30.0) -> None:
-    """Download `url` to a temporary file and rename it to `target` if its checksum is right."""
-
-    def waiting() -> None:
-        log(f"another process is downloading {target.name}; waiting for it")
-
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(target.with_name(f".{target.name}.lock"), waiting):
-            if target.exists():
-                return
-            log(f"downloading {url} to {target}")
-            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-                temporary = Path(file.name)
-                try:
-                    found = _receive(url, file, timeout)
-                    if found != md5:
-                        raise DownloadFailed(f"the file has md5 {found}, not {md5}, and was deleted")
-                    file.close()
-                    temporary.chmod(0o644)
-                    temporary.replace(target)
-                finally:
-                    temporary.unlink(missing_ok=True)
-    except DownloadFailed:
-        raise
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise DownloadFailed(f"the server answered {error.code} {error.reason}") from None
-    except urllib.error.URLError as error:
-        raise DownloadFailed(f"no connection ({error.reason}); this machine may be offline") from None
-    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-        raise DownloadFailed(f"the connection broke off ({error or type(error).__name__})") from None
-    except OSError as error:
-        raise DownloadFailed(f"{target.parent} cannot be written to ({error.strerror})") from None
-
-
-def _receive(url: str, file: Any, timeout: float) -> str:
-    """Copy the content of `url` into an open file; return its MD5."""
-    digest = hashlib.md5(usedforsecurity=False)
-    request = urllib.request.Request(url, headers={"User-Agent": "esupcon", "Accept-Encoding": "identity"})
-    with urllib.request.urlopen(request, timeout=timeout) as response:
-        length = response.headers.get("Content-Length") or ""
-        total = int(length) if length.isdigit() else None
-        received = 0
-        with progress_bar("downloading", total, in_bytes=True) as advance:
-            while block := response.read(_BLOCK):
-                received += len(block)
-                if received > _MOST_DOWNLOADED:
-                    raise DownloadFailed(f"the server sent more than {_MOST_DOWNLOADED >> 30} GB")
-                digest.update(block)
-                file.write(block)
-                advance(len(block))
-    if total is not None and received < total:
-        raise DownloadFailed(f"the connection broke off at {received:,} of {total:,} bytes")
-    return digest.hexdigest()
 
 
 def md5_of(file: Path) -> str:
@@ -220,19 +136,38 @@ def md5_of(file: Path) -> str:
         return hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-# --- Unpack ----------------------------------------------------------------------------------------------------------
+def download(url: str, target: Path, md5: str, log: Log, *, timeout: float = 30.0) -> None:
+    """Download `url` to a temporary file and rename it to `target` if its checksum is right; else raise an OSError."""
 
-# What the system answers to places and names that no valid archive has.
-_INVALID = (errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EILSEQ)
+    def receive(file: BinaryIO) -> None:
+        digest, received = hashlib.md5(usedforsecurity=False), 0
+        request = urllib.request.Request(url, headers={"User-Agent": "esupcon", "Accept-Encoding": "identity"})
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            length = response.headers.get("Content-Length") or ""
+            total = int(length) if length.isdigit() else None
+            with progress_bar("downloading", total, in_bytes=True) as advance:
+                while block := response.read(1 << 18):
+                    received += len(block)
+                    if received > _MOST_DOWNLOADED:
+                        raise OSError(f"the server sent more than {_MOST_DOWNLOADED >> 30} GB")
+                    digest.update(block)
+                    file.write(block)
+                    advance(len(block))
+        if digest.hexdigest() != md5:
+            raise OSError(f"received {received:,} bytes with md5 {digest.hexdigest()}, not {md5}")
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    waiting = partial(log, f"another process is downloading {target.name}; waiting for it")
+    with locked(target.with_name(f".{target.name}.lock"), waiting):
+        if not target.exists():
+            log(f"downloading {url} to {target}")
+            write_whole(target, receive)
 
 
 def extract(archive: Path, into: Path, folder: str, log: Log) -> Path:
     """Unpack the top folder `folder` of an archive into `into`, in one step once it is complete."""
     target = into / folder
-
-    def waiting() -> None:
-        log(f"another process is unpacking {archive.name}; waiting for it")
-
+    waiting = partial(log, f"another process is unpacking {archive.name}; waiting for it")
     with locked(into / f".{folder}.lock", waiting):
         if target.is_dir():
             return target
@@ -252,18 +187,23 @@ def extract(archive: Path, into: Path, folder: str, log: Log) -> Path:
     return target
 
 
+# What parsers of archives raise on damaged ones, and what the system answers to names that no valid archive has.
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, IndexError)
+_INVALID = (None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EILSEQ)
+
+
 def _unpack(archive: Path, into: Path) -> None:
+    """Unpack plain files and folders, none of them outside of `into`, up to a limit of bytes."""
     total = 0
 
     def check(name: str, size: int, plain: bool) -> None:
-        """Refuse links, devices and names outside; neither tarfile's filter nor zipfile bounds the size."""
         nonlocal total
+        total += size
         path, windows = PurePosixPath(name), PureWindowsPath(name)
         if path.is_absolute() or windows.drive or windows.root or "\\" in name or "\0" in name or ".." in path.parts:
             raise ValueError(f"{archive} holds {name!r}, which leads out of the folder: refused.")
         if not plain:
             raise ValueError(f"{archive} holds {name!r}, a link or device: refused.")
-        total += size
         if total > _MOST_UNPACKED:
             raise ValueError(f"{archive} unpacks to more than {_MOST_UNPACKED >> 30} GB: refused.")
 
@@ -282,25 +222,11 @@ def _unpack(archive: Path, into: Path) -> None:
         else:
             with tarfile.open(archive) as tar:
                 tar.extractall(into, filter=checked)
-    except OSError as error:
-        if error.errno is None or error.errno in _INVALID:  # None: gzip reports a damaged file in this way
-            raise _damaged(archive, error) from error
-        raise OSError(f"{archive} cannot be unpacked in {into.parent}: {os.strerror(error.errno)}.") from error
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        EOFError,
-        RuntimeError,
-        IndexError,
-    ) as error:
-        raise _damaged(archive, error) from error
-
-
-def _damaged(archive: Path, error: Exception) -> ValueError:
-    reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
-    return ValueError(f"{archive} is damaged or incomplete ({reason}). Delete it and fetch it again.")
+    except (OSError, *_DAMAGE) as error:
+        if isinstance(error, OSError) and error.errno not in _INVALID:
+            raise OSError(f"{archive} cannot be unpacked in {into.parent}: {error.strerror}.") from error
+        reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
+        raise ValueError(f"{archive} is damaged or incomplete ({reason}). Delete it and fetch it again.") from error
 
 
 # --- Read ------------------------------------------------------------------------------------------------------------
@@ -360,8 +286,7 @@ def _read_cifar_file(file: Path, md5: str) -> dict[bytes, Any]:
             f"{file} is not the official file: its md5 is {found}, expected {md5}. Unpack the official archive "
             "again, or save your own images as .npz."
         )
-    loaded = _CifarUnpickler(io.BytesIO(content), encoding="bytes").load()
-    return dict(loaded)
+    return dict(_CifarUnpickler(io.BytesIO(content), encoding="bytes").load())
 
 
 class _CifarUnpickler(pickle.Unpickler):
@@ -401,11 +326,9 @@ def read_tiny_imagenet(folder: Path, options: DataOptions, log: Log) -> Source:
     listed += [(path, wnid) for path, wnid in tested if wnid in index]
     skipped += [(path, f"its class {wnid} has no folder in train") for path, wnid in tested if wnid not in index]
     _check_size(folder, (n_train, len(listed) - n_train), (100_000, 10_000), log)
-    words = {}
-    if (folder / "words.txt").is_file():
-        words = {wnid: rest.partition(",")[0].strip() for wnid, _, rest in
-                 (line.partition("\t") for line in _text_lines(folder / "words.txt"))}  # fmt: skip
-    names = [words.get(wnid) or wnid for wnid in wnids]
+    lines_of_words = _text_lines(folder / "words.txt") if (folder / "words.txt").is_file() else []
+    words = dict(line.split("\t", 1) for line in lines_of_words if "\t" in line)
+    names = [words.get(wnid, "").partition(",")[0].strip() or wnid for wnid in wnids]
     classes = tuple(
         f"{name} ({wnid})" if names.count(name) > 1 else name for name, wnid in zip(names, wnids, strict=True)
     )
@@ -439,7 +362,7 @@ def read_caltech256(folder: Path, options: DataOptions, log: Log) -> Source:
     sizes = [len(of_class) for of_class in files.values()]
     if options.n_per_class is None and min(sizes, default=61) <= 60:
         log(f"a class of 60 images or fewer is split by test_fraction={options.test_fraction} instead")
-    split: Callable[[NDArray[np.int64]], Any] = partial(
+    split = partial(
         n_per_class_split,
         n_per_class=options.n_per_class or 60,
         seed=options.split_seed,

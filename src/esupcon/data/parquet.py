@@ -180,37 +180,27 @@ def _choose_columns(file: Path, options: DataOptions) -> tuple[str, str, list[st
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         features = {}
 
-    def holds_bytes(kind: Any) -> bool:
-        if pa.types.is_struct(kind):
-            return bool(kind.get_field_index("bytes") >= 0)
-        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    def choose(what: str, wanted: str | None, feature: str, otherwise: list[str], usual: tuple[str, ...]) -> str:
+        listed = ", ".join(repr(one_line(name)) for name in columns)
+        if wanted is not None and wanted not in columns:
+            raise ValueError(f"{file} has no column {wanted!r}; it has {listed}.")
+        candidates = [name for name, one in features.items() if one.get("_type") == feature] or otherwise
+        named = [name for one in usual for name in candidates if name.casefold() == one]
+        chosen = wanted or next(iter(candidates if len(candidates) == 1 else named), None)
+        if chosen is None:
+            raise ValueError(f"{file} has the columns {listed}: which holds the {what}s? Pass {what}_column.")
+        return chosen
 
-    images = [name for name, one in features.items() if one.get("_type") == "Image"]
-    images = images or [field.name for field in schema if holds_bytes(field.type)]
-    labels = [name for name, one in features.items() if one.get("_type") == "ClassLabel"]
-    labels = labels or [name for name in columns if name.casefold() in _LABEL_NAMES]
-    image = _choose(options.image_column, _IMAGE_NAMES, "image", images, columns, file)
-    label = _choose(options.label_column, _LABEL_NAMES, "label", labels, columns, file)
+    binary = (pa.binary(), pa.large_binary())
+    structs = [one.name for one in schema if pa.types.is_struct(one.type) and one.type.get_field_index("bytes") >= 0]
+    images = structs + [one.name for one in schema if one.type in binary]
+    labels = [name for name in columns if name.casefold() in _LABEL_NAMES]
+    image = choose("image", options.image_column, "Image", images, _IMAGE_NAMES)
+    label = choose("label", options.label_column, "ClassLabel", labels, _LABEL_NAMES)
     names = features.get(label, {}).get("names")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise ValueError(f"{file} has {names!r:.100} as the names of its classes; expected a list of texts.")
     return image, label, names
-
-
-def _choose(
-    wanted: str | None, usual: tuple[str, ...], what: str, candidates: list[str], columns: list[str], file: Path
-) -> str:
-    listed = ", ".join(repr(one_line(name)) for name in columns)
-    if wanted is not None:
-        if wanted not in columns:
-            raise ValueError(f"{file} has no column {wanted!r}; it has {listed}.")
-        return wanted
-    if len(candidates) == 1:
-        return candidates[0]
-    named = next((name for one in usual for name in candidates if name.casefold() == one), None)
-    if named is None:
-        raise ValueError(f"{file} has the columns {listed}: which holds the {what}s? Pass {what}_column.")
-    return named
 
 
 def _read_labels(files: list[Path], column: str) -> NDArray[Any]:

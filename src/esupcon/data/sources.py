@@ -197,6 +197,7 @@ def _checked_labels(labels: NDArray[Any], source: object) -> NDArray[Any]:
 _PATH_HEADINGS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path", "img")
 _LABEL_HEADINGS = ("label", "labels", "class", "class_name", "target", "category", "y")
 _SPLIT_HEADINGS = ("split", "part", "subset", "set")
+_PARTS = dict.fromkeys(TRAIN_NAMES, "train") | {name: "val" if name[:3] == "val" else "test" for name in TEST_NAMES}
 
 
 class _Line(NamedTuple):
@@ -235,7 +236,11 @@ def read_csv(file: Path, options: DataOptions, log: Log) -> Source:
         if not path or not label:
             skipped.append((f"{file}, line {number}", "no label" if path else "no path"))
             continue
-        new = _Line(label, "train" if split_at is None else _part(cells[split_at], file, number), number)
+        word = "train" if split_at is None else cells[split_at].casefold()
+        part = _PARTS.get(word)
+        if part is None:
+            raise ValueError(f"{file}, line {number}: the split is {word!r}; expected train, test or val.")
+        new = _Line(label, part, number)
         old = lines.setdefault(_resolve(file.parent, path), new)
         if old[:2] != new[:2]:
             raise ValueError(
@@ -280,15 +285,6 @@ def _find_column(head: list[str], wanted: str | None, usual: tuple[str, ...], fi
             raise ValueError(f"{file} has no column {wanted!r}; it has {', '.join(map(repr, head))}.")
         return head.index(wanted.casefold())
     return next((head.index(name) for name in usual if name in head), None)
-
-
-def _part(word: str, file: Path, number: int) -> str:
-    word = word.casefold()
-    if word in TRAIN_NAMES:
-        return "train"
-    if word in TEST_NAMES:
-        return "val" if word.startswith("val") else "test"
-    raise ValueError(f"{file}, line {number}: the split is {word!r}; expected train, test or val.")
 
 
 def _resolve(folder: Path, path: str) -> str:
@@ -338,20 +334,14 @@ def read_npz(file: Path, options: DataOptions, log: Log) -> Source:
         n_images, n_labels = len(content[f"x_{part}"]), len(content[f"y_{part}"])
         if n_images != n_labels:
             raise ValueError(f"{file}: x_{part} has {n_images} images and y_{part} {n_labels} labels.")
-    classes = _class_names(content["classes"], file) if "classes" in content else None
-    labels, names = encode_labels(content["y_train"], content.get("y_test"), classes, file)
+    names = content.get("classes")
+    classes = None if names is None else [str(name) for name in _checked_labels(names, f"{file}, classes").tolist()]
+    labels, found_classes = encode_labels(content["y_train"], content.get("y_test"), classes, file)
     planes = [_channels_first(content[f"x_{part}"], options.layout, f"{file}: x_{part}") for part in parts]
     if len({array.shape[1:] for array in planes}) > 1:
         raise ValueError(f"{file}: x_train and x_test differ in size, {planes[0].shape[1:]} and {planes[1].shape[1:]}.")
     n_train = len(planes[0]) if len(planes) > 1 else None
-    return Source(_as_uint8(planes, file, log), labels, names, n_train)
-
-
-def _class_names(names: NDArray[Any], file: Path) -> list[str]:
-    if names.ndim != 1:
-        raise ValueError(f"{file}: classes must be a list of names; got shape {names.shape}.")
-    checked = _checked_labels(names, f"{file}, classes") if names.dtype.kind in "US" else names
-    return [str(name) for name in checked.tolist()]
+    return Source(_as_uint8(planes, file, log), labels, found_classes, n_train)
 
 
 def _channels_first(images: NDArray[Any], layout: str | None, what: str) -> NDArray[Any]:
