@@ -7,7 +7,7 @@ from esupcon.probability import coverage, fit_conformal, mean_set_size, softmax
 @pytest.mark.parametrize("score", ["lac", "aps"])
 @pytest.mark.parametrize("miscoverage", [0.05, 0.1, 0.3])
 def test_coverage_over_many_splits_of_real_logits_is_as_promised(cifar10, score, miscoverage: float) -> None:
-    """Mean coverage lies in [1 - a, 1 - a + 1/(n + 1)], whatever the classifier: theory, not tuning."""
+    """Mean coverage lies in [1 - a, 1 - a + 1/(n + 1)], for any classifier."""
     p, y = softmax(cifar10.logits), cifar10.labels
     rng = np.random.default_rng(0)
     n = 199

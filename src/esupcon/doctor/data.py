@@ -348,11 +348,11 @@ def _duplicates(
     contradicting = [rows for rows in groups.values() if len(rows) > 1 and (y[rows] != y[rows[0]]).any()]
     if contradicting:
         twins = [(rows[0], next(row for row in rows if y[row] != y[rows[0]])) for rows in contradicting[:N_EXAMPLES]]
-        said = ", ".join(
+        named = ", ".join(
             f"train {i} is {class_name(classes, y[i])} and its copy {j} {class_name(classes, y[j])}" for i, j in twins
         )
         n, n_groups = sum(map(len, contradicting)), len(contradicting)
-        found.append(finding("contradicting-labels", severity, n=n, n_groups=n_groups, examples=said, **wording))
+        found.append(finding("contradicting-labels", severity, n=n, n_groups=n_groups, examples=named, **wording))
     return found
 
 

@@ -52,7 +52,7 @@ PROGRESS, ACCURACY_PROGRESS = 0.05, 0.02
 # within the warm-up or soon after. Wait for this share of the run, at least 30 and at most 1,000 steps; twice as long
 # if the loss is the only sign.
 PATIENCE, FEWEST_STEPS, MOST_STEPS = 0.1, 30, 1000
-# Collapsed embeddings have mean cosines above 0.99; below 0.9 samples are kept apart, whatever the loss.
+# Collapsed embeddings have mean cosines above 0.99; below 0.9 samples are apart, even if the loss suggests otherwise.
 CROWDED, SPREAD = 0.99, 0.9
 # A run that has won a tenth of the span has left the plateau.
 LEFT_PLATEAU = 0.1

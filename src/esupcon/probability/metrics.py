@@ -1,8 +1,7 @@
 """Measure probabilities: accuracy, proper scores and calibration error, each with a bootstrap interval."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -97,14 +96,12 @@ class Figures(Record):
     per_class: tuple[ClassFigures, ...]
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """The `value` of a metric on the given samples, and the `low` and `high` ends of its confidence interval."""
 
     value: float
     low: float
     high: float
-    confidence: float = 0.95
 
     def __str__(self) -> str:
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
@@ -119,8 +116,10 @@ def measure(predictions: Predictions, classes: Sequence[str], *, temperature: fl
     p, y = predictions.probabilities(temperature), predictions.labels
     intervals = bootstrap_intervals(p, y)
     right, ece, nll, brier = intervals["accuracy"], intervals["ece"], intervals["nll"], intervals["brier"]
-    confusion = confusion_matrix(p, y)
-    n, predicted, correct = (counts.tolist() for counts in (confusion.sum(1), confusion.sum(0), np.diag(confusion)))
+    top, own = p.argmax(axis=1), p[np.arange(len(y)), y]
+    # Counts of each class, not a confusion matrix: with 30,000 classes that would take 7 GB.
+    n, n_predicted, n_correct = (np.bincount(index, minlength=p.shape[1]).tolist() for index in (y, top, y[top == y]))
+    sums = np.bincount(y, weights=own, minlength=p.shape[1]).tolist()
     return Figures(
         n=len(y),
         temperature=temperature,
@@ -136,9 +135,9 @@ def measure(predictions: Predictions, classes: Sequence[str], *, temperature: fl
             ClassFigures(
                 name=str(name),
                 n=n[k],
-                accuracy=correct[k] / n[k] if n[k] else None,
-                precision=correct[k] / predicted[k] if predicted[k] else None,
-                probability=float(p[y == k, k].mean()) if n[k] else None,
+                accuracy=n_correct[k] / n[k] if n[k] else None,
+                precision=n_correct[k] / n_predicted[k] if n_predicted[k] else None,
+                probability=sums[k] / n[k] if n[k] else None,
             )
             for k, name in enumerate(classes)
         ),
@@ -262,11 +261,11 @@ def _resample_weights(n: int, n_resamples: int, rng: np.random.Generator) -> Ite
 def _percentiles(value: float, values: FloatArray, confidence: float) -> Interval:
     # Order statistics, not interpolated: infinite values would interpolate to NaN.
     low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2], method="inverted_cdf")
-    return Interval(float(value), float(min(low, value)), float(max(high, value)), confidence)
+    return Interval(float(value), float(min(low, value)), float(max(high, value)))
 
 
 def _ece_interval(value: float, values: FloatArray, noise: FloatArray, confidence: float) -> Interval:
     low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2], method="inverted_cdf")
     explained_by_noise = value <= np.quantile(noise, confidence, method="inverted_cdf")
     start = 0.0 if explained_by_noise else max(0.0, min(low, 2 * value - high))
-    return Interval(value, float(start), float(max(value, min(1.0, max(high, 2 * value - low)))), confidence)
+    return Interval(value, float(start), float(max(value, min(1.0, max(high, 2 * value - low)))))

@@ -99,7 +99,9 @@ def estimate_priors(
     ratios = _ratios(p, source)
     priors, iterations = source, 0
     while True:
-        of_imagined = imagined * np.divide(source, priors, out=np.zeros_like(source), where=source > 0)
+        of_imagined = np.zeros_like(source)
+        if imagined > 0:  # else a prior may have become 0
+            np.divide(imagined * source, priors, out=of_imagined, where=source > 0)
         direction = ((1.0 / (ratios @ priors)) @ ratios + of_imagined) / (len(p) + imagined)
         gap = max(float(np.log(direction.max())), 0.0)
         if gap <= tolerance or iterations == max_iterations:
