@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from esupcon.engine.spec import TrainSpec
 from esupcon.experiments.executor import Task
 from esupcon.experiments.grid import run_grid
 from esupcon.experiments.local import LocalExecutor, usable_cores
 from esupcon.experiments.spec import Row, RunSpec
 from esupcon.experiments.store import Store
+from esupcon.spec import TrainSpec
 
 
 class OneThread(LocalExecutor):

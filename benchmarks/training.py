@@ -3,7 +3,7 @@
     python benchmarks/training.py [--encoder resnet10-w32] [--batch-size 256] [--method esupcon]
 
 `bare` is forward, cross entropy, backward and optimiser step of the same network on one batch of views that is never
-made anew; `training` is `esupcon.engine.fit` with checkpoints after every epoch. Both take turns.
+made anew; `training` is `esupcon.training.fit` with checkpoints after every epoch. Both take turns.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from esupcon.engine import TrainData, TrainSpec, fit
 from esupcon.models import Network, build_network
+from esupcon.spec import TrainSpec
+from esupcon.training import TrainData, fit
 
 TARGET = 0.9
 

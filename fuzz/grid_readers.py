@@ -18,7 +18,6 @@ from unittest import mock
 import numpy as np
 from harness import Read, Reader
 
-from esupcon.engine import TrainSpec
 from esupcon.experiments.execution import execute
 from esupcon.experiments.plan import make_plan
 from esupcon.experiments.profile import read_profile
@@ -26,10 +25,11 @@ from esupcon.experiments.spec import Row, RunSpec
 from esupcon.experiments.status import status_of
 from esupcon.experiments.store import Store
 from esupcon.files import write_sealed_json
-from esupcon.pipeline.training import seconds_of_training
 from esupcon.report.content import read as read_content
 from esupcon.report.figures import sections
 from esupcon.report.write import FORMATS, json_block, render
+from esupcon.spec import TrainSpec
+from esupcon.training.result import training_seconds
 
 PLAN = "plan.json"
 
@@ -150,7 +150,7 @@ def _drawn_with(name: str) -> Read:
 
 def _timed(folder: Path, content: bytes) -> object:
     drawn = _drawn_with("timing.jsonl")(folder, content)
-    seconds = seconds_of_training(next(folder.glob("store/runs/*")))
+    seconds = training_seconds(next(folder.glob("store/runs/*")))
     if not 0 <= seconds < math.inf:
         raise AssertionError(f"a training of {seconds} seconds")
     return drawn, seconds

@@ -56,9 +56,10 @@ PAGES = (
     _page("esupcon.methods", "esupcon.methods"),
     _page("esupcon.data", "esupcon.data", "esupcon.data.scenarios", "esupcon.data.augment"),
     _page(
-        "esupcon.engine",
-        "esupcon.engine",
-        PublicModule("esupcon.engine.objective", ("BatchOutputs", "LossSettings", "register_loss", "stage_loss")),
+        "esupcon.training",
+        "esupcon.training",
+        PublicModule("esupcon.spec", ("TrainSpec", "RunSpec")),
+        PublicModule("esupcon.training.objective", ("BatchOutputs", "register_loss", "stage_loss")),
     ),
     _page("esupcon.probability", "esupcon.probability"),
     _page("esupcon.doctor", "esupcon.doctor"),

@@ -11,17 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esupcon._io import OwnedFolder, locked
 from esupcon.artifact import load_artifact
 from esupcon.data import Dataset, load
-from esupcon.data.locking import exclusive
 from esupcon.data.scenarios import Scenario
-from esupcon.engine import TrainingInterrupted, TrainSpec
 from esupcon.files import read_sealed_json
 from esupcon.pipeline import provenance
 from esupcon.pipeline import training as pipeline
 from esupcon.pipeline.prepare import DataOptions, default_epochs, has_drawn_test_part, prepare
 from esupcon.pipeline.training import read_result, train
 from esupcon.probability import Predictions, accuracy, brier_score, expected_calibration_error, negative_log_likelihood
+from esupcon.spec import TrainSpec
+from esupcon.training import TrainingInterrupted
+from esupcon.training.result import RUN_FILES
 from tiny_images import write_npz
 
 SPEC = TrainSpec(encoder="mlp-16x1", epochs=12, batch_size=27, precision="32", seed=3)
@@ -51,7 +53,7 @@ def test_everything_is_written_and_agrees(finished: pipeline.Result, source: Pat
     names = {path.name for path in finished.out.iterdir()}
     assert names == {
         *("model", "result.json", "predictions.npz", "held_out.npz", "embedding.npz"),
-        *("run.json", "history.jsonl", "timing.jsonl"),
+        *("run.json", "history.jsonl", "timing.jsonl", ".esupcon.json"),
     }
     data = load(source, log=quiet)
     stored = Predictions.load(finished.out / "predictions.npz")
@@ -233,7 +235,8 @@ def test_whether_a_test_part_was_drawn(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_in_use_is_left_alone(source: Path, tmp_path: Path) -> None:
-    with exclusive(tmp_path / ".lock") as held:
+    OwnedFolder(tmp_path, RUN_FILES).claim()
+    with locked(tmp_path / ".lock") as held:
         assert held
         with pytest.raises(ValueError, match="another process is training in"):
             run(source, tmp_path)
@@ -241,6 +244,7 @@ def test_a_folder_in_use_is_left_alone(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_result_is_named(source: Path, tmp_path: Path) -> None:
+    OwnedFolder(tmp_path, RUN_FILES).claim()
     (tmp_path / "result.json").write_text("{}")
     with pytest.raises(ValueError, match="was changed after it was written"):
         run(source, tmp_path)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from esupcon.data.dataset import _REGISTERED
-from esupcon.engine.objective import _LOSSES
 from esupcon.methods import METHODS
+from esupcon.training.objective import LOSSES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def test_python_blocks_run() -> None:
 @pytest.fixture
 def registers() -> Iterator[None]:
     """What a page registers ends with it."""
-    before = [(register, dict(register)) for register in (METHODS, _LOSSES, _REGISTERED)]
+    before = [(register, dict(register)) for register in (METHODS, LOSSES, _REGISTERED)]
     yield
     for register, content in before:
         register.clear()

@@ -100,6 +100,7 @@ def test_stage_key_is_equal_for_methods_that_share_their_first_stage() -> None:
         keys.setdefault(run({"method": method}).stage_key, set()).add(method)
     assert keys.pop(None) == {"ce", "esupcon"}
     assert sorted(map(sorted, keys.values())) == [["spce", "spce_m"], ["supcon_ce", "supcon_ce_n", "supcon_tt"]]
+    assert [m for m in METHODS if run({"method": m}).reuses_first_stage] == ["supcon_ce", "supcon_ce_n", "spce_m"]
     for name, value in {**CHANGES, "source": "elsewhere"}.items():
         same = run({"method": "spce"}, **{name: value}).stage_key == run({"method": "spce"}).stage_key
         assert same == (name == "source"), name

@@ -96,7 +96,7 @@ _SUPCON_STAGE = Stage((_SUPCON,), trains=("encoder", "projector"))
 # A head on a frozen encoder is a short convex problem, in which weight decay only biases the solution.
 _HEAD_STAGE = Stage((_CROSS_ENTROPY,), trains=("head",), epochs=0.2, reference_lr=0.8, weight_decay=False)
 
-_PAPER = (
+PAPER_METHODS = (
     Method(
         key="ce",
         title="CE",
@@ -164,7 +164,7 @@ _PAPER = (
     ),
 )
 #: The known methods by key: the seven of the paper, and those that were registered.
-METHODS: dict[str, Method] = {method.key: method for method in _PAPER}
+METHODS: dict[str, Method] = {method.key: method for method in PAPER_METHODS}
 
 
 def register(method: Method) -> Method:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from esupcon.data.recipes import RECIPES
-from esupcon.methods import METHODS, Stage, first_stage, takes_first_stage
+from esupcon.methods import METHODS, Stage
 
 SCHEMA = 2
 #: Batch size, in images, of the reference learning rates in `esupcon.methods`.
@@ -135,15 +135,16 @@ class RunSpec(BaseModel):
     @property
     def stage_key(self) -> str | None:
         """The key of a first stage that runs of other methods can reuse; None if there is nothing to share."""
-        stage = first_stage(self.train.method)
-        if stage is None:
+        method = METHODS.get(self.train.method)
+        if method is None or method.shared_stage is None:
             return None
-        return self.model_copy(update={"train": self.train.model_copy(update={"method": stage})}).key
+        train = self.train.model_copy(update={"method": repr(method.shared_stage)})
+        return self.model_copy(update={"train": train}).key
 
     @property
-    def takes_first_stage(self) -> bool:
+    def reuses_first_stage(self) -> bool:
         """Whether this run can reuse a first stage that another run has trained."""
-        return takes_first_stage(self.train.method)
+        return self.train.method in METHODS and METHODS[self.train.method].reuses_shared_stage
 
     @property
     def scenario(self) -> dict[str, Any]:

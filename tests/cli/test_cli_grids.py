@@ -23,7 +23,7 @@ MODULE = '''
 import numpy as np
 import torch
 from esupcon.data import Dataset, register_dataset
-from esupcon.engine.objective import register_loss
+from esupcon.training.objective import register_loss
 from esupcon.methods import Method, Stage, Term, register
 
 

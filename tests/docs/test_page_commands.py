@@ -31,10 +31,10 @@ from page_folders import prepare
 
 from esupcon.cli import grids, main
 from esupcon.data.dataset import _REGISTERED
-from esupcon.engine.objective import _LOSSES
-from esupcon.engine.spec import TrainSpec
 from esupcon.methods import METHODS
 from esupcon.models import build_encoder
+from esupcon.spec import TrainSpec
+from esupcon.training.objective import LOSSES
 from in_this_process import InThisProcess
 
 # Words added to a line so that it ends in seconds, where no output is shown that would change. Nothing of the line
@@ -60,7 +60,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("ESUPCON_DATA", str(tmp_path / "datasets"))
     monkeypatch.setattr(grids, "LocalExecutor", InThisProcess)
     monkeypatch.setattr(grids, "_DEMO_OVERRIDES", DEMO_FIELDS)
-    before = [(register, dict(register)) for register in (METHODS, _LOSSES, _REGISTERED)]
+    before = [(register, dict(register)) for register in (METHODS, LOSSES, _REGISTERED)]
     yield tmp_path
     for register, content in before:
         register.clear()

@@ -125,7 +125,7 @@ def test_members_and_fields() -> None:
     assert "`classes_`\n: the labels, in the order" in text
     assert "`batch_size`, `lr`, `optimizer`, `weight_decay`\n: of the optimiser" in text
     assert "extra_repr" not in page_markdown(next(page for page in PAGES if page.name == "esupcon.losses"))
-    engine = page_markdown(next(page for page in PAGES if page.name == "esupcon.engine"))
+    engine = page_markdown(next(page for page in PAGES if page.name == "esupcon.training"))
     assert ':::{py:attribute} epochs\n:type: "int"\n:value: "100"\n\npasses over the training data\n:::' in engine
 
 

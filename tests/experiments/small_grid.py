@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from esupcon.engine.spec import TrainSpec
 from esupcon.experiments.executor import Task
 from esupcon.experiments.local import usable_cores
 from esupcon.experiments.spec import Row, RunSpec
 from esupcon.experiments.store import Store
+from esupcon.spec import TrainSpec
 from tiny_images import write_npz
 
 ONE_THREAD_EACH = usable_cores()  # workers: more threads would only wait for each other on so small a network

@@ -14,8 +14,9 @@ from damage import damaged
 import esupcon
 from esupcon.artifact import load_artifact
 from esupcon.data import load
-from esupcon.engine import TrainData, TrainingInterrupted, TrainSpec, fit
 from esupcon.probability import Predictions
+from esupcon.spec import TrainSpec
+from esupcon.training import TrainData, TrainingInterrupted, fit
 from tiny_images import pictures, write_folder, write_npz
 
 pytestmark = pytest.mark.reliability
@@ -169,7 +170,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
             log=lambda line: None,
         )
     assert len(list(folder.glob("checkpoint-*.pt"))) == 2
-    return folder, expected.logits(small_data().x).tobytes()
+    return folder, expected.classifier.logits(small_data().x).tobytes()
 
 
 def spec() -> TrainSpec:
@@ -195,9 +196,11 @@ def test_damaged_checkpoint_falls_back_to_previous_one(
             assert str(folder) in str(error) or "run.json" in str(error), (what, error)
             assert "\n" not in str(error)
         else:
-            assert found.logits(small_data().x).tobytes() == expected, what
+            assert found.classifier.logits(small_data().x).tobytes() == expected, what
             if name == "newest":
-                assert any(str(folder / file.name) in line and "the one before" in line for line in said), what
+                assert any(str(folder / file.name) in line and "the checkpoint before it" in line for line in said), (
+                    what
+                )
 
 
 def test_two_damaged_checkpoints_restart_the_run(tmp_path: Path, interrupted: tuple[Path, bytes]) -> None:
@@ -206,27 +209,30 @@ def test_two_damaged_checkpoints_restart_the_run(tmp_path: Path, interrupted: tu
     for file in folder.glob("checkpoint-*.pt"):
         file.write_bytes(file.read_bytes()[:-100])
     said: list[str] = []
-    assert fit(spec(), small_data(), out=folder, log=said.append).logits(small_data().x).tobytes() == expected
-    assert sum("is damaged (its checksum differs)" in line for line in said) == 2
+    assert (
+        fit(spec(), small_data(), out=folder, log=said.append).classifier.logits(small_data().x).tobytes() == expected
+    )
+    assert sum("is damaged: its checksum differs" in line for line in said) == 2
 
 
 def test_checkpoint_of_another_version_is_refused(tmp_path: Path, interrupted: tuple[Path, bytes]) -> None:
     """As a later version might write it: whole by its checksum, and not what is expected."""
     import hashlib
     import io
-    import json
 
     import torch
+
+    from esupcon._io import read_sealed_json, write_sealed_json
 
     folder = Path(shutil.copytree(interrupted[0], tmp_path / "run"))
     for state in ({}, {"network": {}}, [1, 2], {"network": {"head.weight": torch.zeros(1)}}):
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        index = json.loads((folder / "checkpoint.json").read_text())
+        index = read_sealed_json(folder / "checkpoint.json")
         index["checkpoints"][0]["sha256"] = hashlib.sha256(buffer.getvalue()).hexdigest()
         (folder / index["checkpoints"][0]["file"]).write_bytes(buffer.getvalue())
-        (folder / "checkpoint.json").write_text(json.dumps(index))
-        with pytest.raises(ValueError, match="is not one that this esupcon can continue") as refusal:
+        write_sealed_json(folder / "checkpoint.json", index)
+        with pytest.raises(ValueError, match="cannot be continued by this version") as refusal:
             fit(spec(), small_data(), out=folder, log=lambda line: None)
         assert "\n" not in str(refusal.value)
 
@@ -260,9 +266,9 @@ def test_truncated_result_is_refused(run: Path, content: bytes) -> None:
     "torn", [b'{"seconds": 2.', b"\xff\xfe", b"[" * 5000, b'{"seconds": NaN}', b'{"seconds": "2"}', b"7"]
 )
 def test_torn_timing_line_is_ignored(tmp_path: Path, torn: bytes) -> None:
-    from esupcon.pipeline.training import seconds_of_training
+    from esupcon.training.result import training_seconds
 
-    assert seconds_of_training(tmp_path) == 0
+    assert training_seconds(tmp_path) == 0
     whole = b'{"images_per_second": 9.0, "seconds": 1.5}\n'
     (tmp_path / "timing.jsonl").write_bytes(whole + torn + b"\n" + whole)
-    assert seconds_of_training(tmp_path) == 3.0
+    assert training_seconds(tmp_path) == 3.0

@@ -138,12 +138,12 @@ def test_signal_before_the_first_step_stops_at_once(
     die_early = f"""
 import os, signal, sys
 from esupcon.cli import main
-from esupcon.engine import fitting
-before = fitting.start
+from esupcon.training import loop
+before = loop.start
 def start(*args, **kwargs):
     os.kill(os.getpid(), {int(number)})
     return before(*args, **kwargs)
-fitting.start = start
+loop.start = start
 sys.exit(main(["train", "digits", "--out", {str(tmp_path / "run")!r}, "--encoder", "mlp-16x1", "--epochs", "1"]))
 """
     ended = warm.script(die_early)

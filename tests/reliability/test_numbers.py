@@ -17,8 +17,8 @@ from torch import Tensor
 from esupcon import ContrastiveClassifier
 from esupcon import functional as F
 from esupcon.data import load
-from esupcon.engine import TrainData, TrainSpec, fit
-from esupcon.engine.run import TrainingFailed
+from esupcon.spec import TrainSpec
+from esupcon.training import TrainData, TrainingFailed, fit
 
 pytestmark = pytest.mark.reliability
 

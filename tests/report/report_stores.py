@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from esupcon.engine.spec import TrainSpec
 from esupcon.experiments.spec import Row, RunSpec
 from esupcon.experiments.store import Store, write_spec
 from esupcon.files import write_sealed_json
 from esupcon.probability import Predictions
+from esupcon.spec import TrainSpec
 
 CLASSES = ("cat", "dog", "owl", "yak")
 METHODS = ("ce", "supcon_ce", "esupcon")

@@ -106,8 +106,8 @@ def _time_step(encoder: str, size: int, batch_size: int, n_classes: int, device:
 
     from esupcon import functional as F  # noqa: PLC0415
     from esupcon.data.augment import two_views  # noqa: PLC0415
-    from esupcon.engine.bfloat16 import bfloat16_works  # noqa: PLC0415
     from esupcon.models import build_network  # noqa: PLC0415
+    from esupcon.training.devices import bfloat16_works  # noqa: PLC0415
 
     images = torch.randint(0, 256, (batch_size, 3, size, size), dtype=torch.uint8, device=device)
     labels = (torch.arange(batch_size, device=device) % n_classes).repeat(2)

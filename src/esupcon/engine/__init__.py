@@ -1,27 +1,15 @@
-"""Training: `fit(spec, data) -> Fitted`, for every method, on one loop.
-
-Names are imported when first asked for: a specification is read and hashed without torch.
-"""
+"""Shim: moved to esupcon.training; to be deleted."""
 
 from typing import TYPE_CHECKING
 
 from esupcon.lazy import names_from
 
 if TYPE_CHECKING:
-    from esupcon.engine.data import TrainData
-    from esupcon.engine.fitting import Fitted, fit
-    from esupcon.engine.run import TrainingFailed, TrainingInterrupted
-    from esupcon.engine.spec import TrainSpec
+    from esupcon.spec import TrainSpec
+    from esupcon.training import Fitted, TrainData, TrainingFailed, TrainingInterrupted, fit
 
 __all__ = ["Fitted", "TrainData", "TrainSpec", "TrainingFailed", "TrainingInterrupted", "fit"]
 
-_HOMES = {
-    "Fitted": "fitting",
-    "TrainData": "data",
-    "TrainSpec": "spec",
-    "TrainingFailed": "run",
-    "TrainingInterrupted": "run",
-    "fit": "fitting",
-}
+_HOMES = dict.fromkeys(("Fitted", "TrainData", "TrainingFailed", "TrainingInterrupted", "fit"), "names")
 
-__getattr__, __dir__ = names_from(__name__, _HOMES)
+__getattr__, __dir__ = names_from(__name__, {**_HOMES, "TrainSpec": "spec"})

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from esupcon.data import Dataset
-from esupcon.engine import Fitted
 from esupcon.files import write_whole
 from esupcon.heads import PrototypeHead
+from esupcon.training import Fitted
 
 EMBEDDING_FILE = "embedding.npz"
 _SAMPLES = 600  # enough to see clusters, few enough for a file of some hundred kilobytes
@@ -23,7 +23,7 @@ def save_embedding(path: Path, fitted: Fitted, dataset: Dataset) -> None:
         return
     rows = np.sort(np.random.default_rng(0).choice(n, min(n, _SAMPLES), replace=False))
     arrays: dict[str, Any] = {
-        "z": _unit(fitted.embed(np.asarray(dataset.x_test[rows]))).astype(np.float16),
+        "z": _unit(fitted.classifier.transform(np.asarray(dataset.x_test[rows]))).astype(np.float16),
         "labels": dataset.y_test[rows],
     }
     head = fitted.network.head

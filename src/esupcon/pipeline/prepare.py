@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from esupcon.data import Dataset, load
 from esupcon.data.scenarios import Scenario
 from esupcon.data.scenarios import prepare as prepare_rows
-from esupcon.engine import TrainData
+from esupcon.training import TrainData
 
 Log = Callable[[str], None]
 Images = NDArray[np.uint8]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from esupcon.artifact import ArtifactConfig, Classifier, ImagePreprocessing, load_artifact, save_artifact
 from esupcon.artifact.folder import surviving
-from esupcon.engine import Fitted
 from esupcon.methods import get_method
 from esupcon.models import resolve_spec
+from esupcon.training import Fitted
 
 MODEL_FOLDER = "model"
 
@@ -79,21 +79,17 @@ def load_trained(path: str | os.PathLike[str]) -> TrainedModel:
 def save_trained(folder: Path, fitted: Fitted, outcome: dict[str, Any], provenance: dict[str, Any]) -> None:
     """Write the classifier of a run, with the run's record; one that is there is replaced."""
     method, spec, data = get_method(fitted.spec.method), fitted.spec, fitted.data
-    channels, height, width = data.input_shape
-    statistics = data.statistics
-    assert statistics is not None
+    seen = data.preprocessing
+    assert seen.kind == "image"
     config = ArtifactConfig(
-        encoder=resolve_spec(spec.encoder, data.input_shape),
-        input_shape=data.input_shape,
+        encoder=resolve_spec(spec.encoder, seen.input_shape),
+        input_shape=seen.input_shape,
         classes=tuple(outcome["data"]["classes"]),
         head=method.head,
         temperature=spec.temperature if method.head == "prototype" else None,
         projection_dim=spec.projection_dim if method.projector else None,
         preprocessing=ImagePreprocessing(
-            channels=channels,  # type: ignore[arg-type]  # 1 or 3, as every dataset's
-            image_size=(height, width),
-            mean=tuple(map(float, statistics.mean)),
-            std=tuple(map(float, statistics.std)),
+            channels=seen.channels, image_size=seen.image_size, mean=seen.mean, std=seen.std
         ),
         method=method.key,
         training={name: outcome[name] for name in ("key", "spec", "precision", "batch_size", "data", "preparation")},

@@ -20,10 +20,7 @@ from typing import Any
 from esupcon.data.locking import exclusive
 from esupcon.data.scenarios import Scenario
 from esupcon.doctor import Finding, check_after
-from esupcon.engine import Fitted, TrainSpec, fit
-from esupcon.engine.checkpoints import Checkpoints
-from esupcon.engine.history import TIMING
-from esupcon.files import read_json_lines, read_sealed_json, write_sealed_json
+from esupcon.files import read_sealed_json, write_sealed_json
 from esupcon.pipeline.embedding import EMBEDDING_FILE, save_embedding
 from esupcon.pipeline.measures import measure
 from esupcon.pipeline.memory import peak_memory, reset_peak_memory
@@ -31,12 +28,14 @@ from esupcon.pipeline.prepare import DataOptions, Log, Prepared, default_epochs,
 from esupcon.pipeline.provenance import git_commit, is_first_process, versions
 from esupcon.pipeline.trained import MODEL_FOLDER, save_trained
 from esupcon.probability import Predictions, softmax
-from esupcon.spec import key_of
+from esupcon.spec import TrainSpec, key_of
+from esupcon.training import Fitted, fit
+from esupcon.training.result import training_seconds
+from esupcon.training.run import RunFolder
 
 RESULT_FILE = "result.json"
 PREDICTIONS_FILE, HELD_OUT_FILE = "predictions.npz", "held_out.npz"
 SCHEMA = 1
-_AGES = 1e12  # seconds that no training takes: what says so is damaged
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def train(
 
     The same call again returns the stored result of a finished run and continues one that was stopped or killed; a
     folder that holds another run is refused, unless `overwrite`. With `choose_epochs` the number of epochs follows
-    from the number of samples and `spec.epochs` is not read. `shared_stage`, `should_stop` as in `esupcon.engine.fit`.
+    from the number of samples and `spec.epochs` is not read. `shared_stage`, `should_stop` as in `fit`.
     `command` is what the record says was called; None: the command line of this process.
     """
     started = time.monotonic()
@@ -119,13 +118,13 @@ def train(
             log=say,
             progress=progress,
         )
-        outcome = _outcome(fitted, prepared, key, options)
+        outcome = _outcome(fitted, prepared, key, options, spec)
         provenance = {
             "command": " ".join(sys.argv) if command is None else command,
             "source": str(Path(source).absolute()) if Path(source).exists() else os.fspath(source),
             "seconds": round(time.monotonic() - started, 3),
-            "train_seconds": seconds_of_training(folder),
-            "taken_seconds": seconds_of_training(folder, taken_only=True),
+            "train_seconds": training_seconds(folder),
+            "taken_seconds": training_seconds(folder, reused_only=True),
             "peak_memory_bytes": peak_memory(),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "devices": devices,
@@ -155,7 +154,7 @@ def _alone_in(folder: Path, first: bool) -> Iterator[None]:
     if not first:
         yield  # the first process of this run holds the lock for all of them
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    RunFolder(folder, lambda line: None).files.claim()
     with exclusive(folder / ".lock") as held:
         if held is False:
             raise ValueError(f"another process is training in {folder}. Wait for it, or choose another folder.")
@@ -177,7 +176,7 @@ def _stored(folder: Path, key: str, spec: TrainSpec, prepared: Prepared) -> Resu
             f"{folder} holds the result of another run: {_difference(result.outcome, spec, prepared)}. "
             "Choose another folder, or pass --overwrite."
         )
-    Checkpoints(folder, key, lambda line: None).clear()  # a kill right after the result may have left some
+    RunFolder(folder, lambda line: None).clear_checkpoints()  # a kill right after the result may have left some
     return result
 
 
@@ -208,14 +207,14 @@ def _remove_results(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _outcome(fitted: Fitted, prepared: Prepared, key: str, options: DataOptions) -> dict[str, Any]:
+def _outcome(fitted: Fitted, prepared: Prepared, key: str, options: DataOptions, spec: TrainSpec) -> dict[str, Any]:
     dataset = prepared.dataset
     return {
         "key": key,
-        "spec": fitted.spec.model_dump(),
-        "precision": fitted.precision,
+        "spec": spec.model_dump(),
+        "precision": fitted.spec.precision,
         "batch_size": fitted.batch_size,
-        "recipe": fitted.data.recipe(fitted.spec.augmentation),
+        "recipe": fitted.data.augmentation(fitted.spec.augmentation),
         "data": {
             "name": dataset.name,
             "fingerprint": dataset.fingerprint,
@@ -226,7 +225,7 @@ def _outcome(fitted: Fitted, prepared: Prepared, key: str, options: DataOptions)
         },
         "preparation": prepared.record,
         "metrics": {"test": None, "held_out": None},
-        "findings": [finding.as_dict() for finding in fitted.findings],
+        "findings": [finding.model_dump() for finding in fitted.findings],
     }
 
 
@@ -239,7 +238,7 @@ def _store(result: Result, fitted: Fitted, prepared: Prepared, say: Log) -> None
     }
     for part, (name, x, y) in parts.items():
         if len(x):
-            predictions = Predictions(fitted.logits(x), y)
+            predictions = Predictions(fitted.classifier.logits(x), y)
             predictions.save(result.out / name)
             outcome["metrics"][part] = measure(predictions, dataset.classes)
     save_embedding(result.out / EMBEDDING_FILE, fitted, dataset)
@@ -247,24 +246,16 @@ def _store(result: Result, fitted: Fitted, prepared: Prepared, say: Log) -> None
         say("There is no test part, so nothing was measured on one.")
     for finding in _suspect_labels(fitted, prepared):
         say(str(finding))
-        outcome["findings"].append(finding.as_dict())
+        outcome["findings"].append(finding.model_dump())
     save_trained(result.model, fitted, outcome, result.provenance)
     write_sealed_json(result.out / RESULT_FILE, result.as_dict())
-    Checkpoints(result.out, fitted.key, say).clear()
-
-
-def seconds_of_training(folder: Path, *, taken_only: bool = False) -> float:
-    """Of all the processes a run took: each adds its epochs to one file, and one that was killed leaves half a line.
-
-    `taken_only`: those that another run spent on a stage which this one took from it.
-    """
-    records = [record for record in read_json_lines(folder / TIMING) if record.get("taken") or not taken_only]
-    found = [record.get("seconds") for record in records]
-    return round(sum(float(one) for one in found if isinstance(one, int | float) and 0 <= one < _AGES), 3)
+    RunFolder(result.out, say).clear_checkpoints()
 
 
 def _suspect_labels(fitted: Fitted, prepared: Prepared) -> list[Finding]:
     """Labels of the held-out part that the classifier disagrees with; those it was fitted to tell nothing."""
     if not len(prepared.x_held):
         return []
-    return check_after(softmax(fitted.logits(prepared.x_held)), prepared.y_held, classes=prepared.dataset.classes)
+    return check_after(
+        softmax(fitted.classifier.logits(prepared.x_held)), prepared.y_held, classes=prepared.dataset.classes
+    )

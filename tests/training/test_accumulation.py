@@ -10,8 +10,8 @@ from small_data import blobs, quick_spec, rowwise_encoder
 from torch import nn
 from torch.testing import assert_close
 
-from esupcon.engine import fit
 from esupcon.methods import METHODS
+from esupcon.training import fit
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -6,17 +6,15 @@ import math
 
 from torch import nn, optim
 
-from esupcon.engine.spec import TrainSpec
 from esupcon.heads import PrototypeHead
 from esupcon.methods import Stage
 from esupcon.models import Network
+from esupcon.spec import TrainSpec
 
 
-def build_optimizer(network: Network, stage: Stage, spec: TrainSpec, lr: float) -> optim.Optimizer:
-    """One group of weights that decay, one of those that do not, and one for prototypes with a rate of their own.
-
-    Decay is for weights whose size matters: norms, biases and prototypes (which enter by direction only) have none.
-    """
+def build_optimizer(network: Network, stage: Stage, spec: TrainSpec, batch_size: int) -> optim.Optimizer:
+    """Return the optimiser of a stage. Weights decay; norms, biases and prototypes, used by direction only, do not."""
+    lr = spec.stage_lr(stage, batch_size)
     decaying: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     prototypes: list[nn.Parameter] = []
@@ -32,16 +30,14 @@ def build_optimizer(network: Network, stage: Stage, spec: TrainSpec, lr: float) 
         {"params": plain, "lr": lr, "weight_decay": 0.0},
         {"params": prototypes, "lr": lr * spec.prototype_lr, "weight_decay": 0.0},
     ]
-    groups = [group for group in groups if group["params"]]
-    for group in groups:
-        group["peak_lr"] = group["lr"]
+    groups = [{**group, "peak_lr": group["lr"]} for group in groups if group["params"]]
     if spec.optimizer == "adamw":
         return optim.AdamW(groups)
     return optim.SGD(groups, momentum=spec.momentum, nesterov=spec.momentum > 0)
 
 
 def lr_factor(step: int, n_steps: int, warmup: float) -> float:
-    """A linear rise over the first share `warmup` of the steps, then half a cosine down to zero."""
+    """Return the learning rate of a step as a share of its peak: a linear rise, then half a cosine down to zero."""
     n_warmup = int(warmup * n_steps)
     if step < n_warmup:
         return (step + 1) / (n_warmup + 1)
@@ -49,7 +45,7 @@ def lr_factor(step: int, n_steps: int, warmup: float) -> float:
 
 
 def set_lr(optimizer: optim.Optimizer, factor: float) -> float:
-    """Sets every group to its peak rate times the factor; returns the rate of the first."""
+    """Set every group to its peak rate times the factor; return the rate of the first group."""
     for group in optimizer.param_groups:
         group["lr"] = group["peak_lr"] * factor
     rate: float = optimizer.param_groups[0]["lr"]

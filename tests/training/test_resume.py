@@ -13,14 +13,14 @@ import pytest
 import torch
 from small_data import blobs, quick_spec
 
-from esupcon.engine import TrainingInterrupted, fit
+from esupcon.training import TrainingInterrupted, fit
 
 
 def same(first, second, *folders: Path) -> None:
     for (name, a), b in zip(first.network.state_dict().items(), second.network.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
     assert first.history == second.history
-    assert (first.logits(first.data.x) == second.logits(second.data.x)).all()
+    assert (first.classifier.logits(first.data.x) == second.classifier.logits(second.data.x)).all()
     histories = {(folder / "history.jsonl").read_bytes() for folder in folders}
     assert len(histories) == 1
 
@@ -73,7 +73,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None
     newest.write_bytes(content)
     said: list[str] = []
     again = fit(spec, data, out=tmp_path / "parts", log=said.append)
-    assert any("damaged" in line and "the one before" in line for line in said)
+    assert any("damaged" in line and "the checkpoint before it" in line for line in said)
     same(whole, again, tmp_path / "whole", tmp_path / "parts")
 
 
@@ -81,7 +81,7 @@ def test_changed_spec_or_data_never_continues_another_run(tmp_path: Path) -> Non
     fit(quick_spec(), blobs(), out=tmp_path)
     with pytest.raises(ValueError, match=r"another run: epochs was 2, now 3; temperature was 0\.1, now 0\.2"):
         fit(quick_spec(epochs=3, temperature=0.2), blobs(), out=tmp_path)
-    with pytest.raises(ValueError, match="another run: its data differ"):
+    with pytest.raises(ValueError, match="another run: the data differ"):
         fit(quick_spec(), blobs(seed=1), out=tmp_path)
     replaced = fit(quick_spec(epochs=3), blobs(), out=tmp_path, overwrite=True)
     assert len(replaced.history) == 3
@@ -91,7 +91,7 @@ SCRIPT = """
 import sys; sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from small_data import blobs, quick_spec
-from esupcon.engine import fit
+from esupcon.training import fit
 print("ready", flush=True)
 fit(quick_spec(epochs=40), blobs(), out=Path(sys.argv[1]), checkpoint_seconds=0)
 """

@@ -11,7 +11,8 @@ import torch
 from small_data import blobs, quick_spec, rowwise_encoder
 from torch import Tensor, nn
 
-from esupcon.engine import TrainData, TrainingFailed, TrainSpec, fit
+from esupcon.spec import TrainSpec
+from esupcon.training import TrainData, TrainingFailed, fit
 
 
 def test_history_is_one_json_line_an_epoch_and_time_is_kept_apart(tmp_path: Path) -> None:

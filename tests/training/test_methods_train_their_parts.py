@@ -6,9 +6,9 @@ import pytest
 import torch
 from small_data import blobs, quick_spec
 
-from esupcon.engine import fit
-from esupcon.engine.loop import train_stage
 from esupcon.methods import METHODS, Method, Stage, Term, get_method
+from esupcon.training import fit
+from esupcon.training.loop import train_stage
 
 EXPECTED = {
     "ce": [{"encoder", "head"}],
@@ -41,7 +41,7 @@ def test_exactly_the_named_parts_move(key: str, monkeypatch: pytest.MonkeyPatch)
             {part for part in before if any(not torch.equal(v, after[part][n]) for n, v in before[part].items())}
         )
 
-    monkeypatch.setattr("esupcon.engine.fitting.train_stage", observed)
+    monkeypatch.setattr("esupcon.training.loop.train_stage", observed)
     fitted = fit(quick_spec(method=key, epochs=1), blobs())
     assert moved == EXPECTED[key]
     assert (fitted.network.projector is not None) == get_method(key).projector
@@ -66,7 +66,7 @@ def test_detached_tightness_does_not_steer_the_encoder() -> None:
 def test_class_means_head_holds_the_means_of_unit_embeddings() -> None:
     data = blobs()
     fitted = fit(quick_spec(method="spce_m"), data)
-    z = torch.nn.functional.normalize(torch.from_numpy(fitted.embed(data.x)))
+    z = torch.nn.functional.normalize(torch.from_numpy(fitted.classifier.transform(data.x)))
     for k in range(data.n_classes):
         torch.testing.assert_close(fitted.network.head.weight[k].detach(), z[data.y == k].mean(0))
 

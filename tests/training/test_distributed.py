@@ -12,14 +12,14 @@ import torch
 from small_data import blobs, quick_spec, rowwise_encoder
 from torch.testing import assert_close
 
-from esupcon.engine import fit
+from esupcon.training import fit
 
 WORKER = """
 import sys; sys.path.insert(0, sys.argv[2])
 import torch
 from pathlib import Path
 from small_data import blobs, quick_spec, rowwise_encoder
-from esupcon.engine import fit
+from esupcon.training import fit
 torch.set_num_threads(1)
 out = Path(sys.argv[1])
 for job in sys.argv[3:]:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from esupcon.engine import TrainData, TrainSpec
+from esupcon.spec import TrainSpec
+from esupcon.training import TrainData
 
 
 def blobs(n: int = 48, n_classes: int = 3, size: int = 8, channels: int = 1, seed: int = 0) -> TrainData:

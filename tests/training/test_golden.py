@@ -2,7 +2,7 @@
 
 After a change that is meant to alter training, write the new values with
 
-    ESUPCON_WRITE_GOLDEN=1 pytest tests/engine/test_golden.py
+    ESUPCON_WRITE_GOLDEN=1 pytest tests/training/test_golden.py
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 import torch
 from small_data import blobs, quick_spec
 
-from esupcon.engine import fit
 from esupcon.methods import METHODS
+from esupcon.training import fit
 
 GOLDEN = Path(__file__).with_name("golden.json")
 

@@ -7,23 +7,15 @@ import pickle
 from pathlib import Path
 
 import pytest
+import torch
 from small_data import blobs, quick_spec
 from test_resume import same, stop_after
 
-from esupcon.engine import TrainingInterrupted, fit
-from esupcon.files import read_json_lines
-from esupcon.methods import METHODS, first_stage, takes_first_stage
+from esupcon._io import read_json_lines, write_sealed_json
+from esupcon.spec import RunSpec
+from esupcon.training import TrainingInterrupted, fit
 
-TAKEN = "The first stage is taken from another run"
-
-
-def test_which_methods_begin_alike() -> None:
-    by_stage: dict[str | None, set[str]] = {}
-    for key in METHODS:
-        by_stage.setdefault(first_stage(key), set()).add(key)
-    assert by_stage.pop(None) == {"ce", "esupcon"}
-    assert sorted(map(sorted, by_stage.values())) == [["spce", "spce_m"], ["supcon_ce", "supcon_ce_n", "supcon_tt"]]
-    assert {key for key in METHODS if takes_first_stage(key)} == {"supcon_ce", "supcon_ce_n", "spce_m"}
+TAKEN = "Reusing the first stage of another run"
 
 
 PAIRS = [
@@ -55,7 +47,7 @@ def test_a_taken_stage_gives_what_training_it_gives(
     same(alone, second, tmp_path / "alone", tmp_path / "second")
     assert alone.findings == second.findings
     timing = read_json_lines(tmp_path / "second" / "timing.jsonl")
-    assert [record["stage"] == 0 for record in timing] == [bool(record.get("taken")) for record in timing]
+    assert [record["stage"] == 0 for record in timing] == [bool(record.get("reused")) for record in timing]
     assert len(timing) == len(second.history)
 
 
@@ -127,14 +119,28 @@ def test_a_stage_of_other_settings_is_not_taken(tmp_path: Path, other: dict[str,
 @pytest.mark.parametrize("content", [b"", b"no state", pickle.dumps(print), pickle.dumps({"identity": "?"})])
 def test_a_foreign_file_is_not_taken(tmp_path: Path, content: bytes) -> None:
     kept = tmp_path / "stage.pt"
-    kept.write_bytes(hashlib.sha256(content).digest() + content)
+    kept.write_bytes(content)
+    spec = RunSpec(
+        source="arrays",
+        content=blobs().fingerprint,
+        train=quick_spec(method="supcon_ce", threads=torch.get_num_threads()),
+    )
+    record = {
+        "key": spec.stage_key,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "lines": [],
+        "findings": [],
+        "timing": [],
+    }
+    write_sealed_json(kept.with_suffix(".json"), record)
     said: list[str] = []
     fitted = fit(quick_spec(method="supcon_ce"), blobs(), out=tmp_path / "run", shared_stage=kept, log=said.append)
+    assert any("cannot be read" in line and "trained again" in line for line in said)
     assert {record["stage"] for record in fitted.history} == {0, 1}
     assert not any(line.startswith(TAKEN) for line in said)
 
 
-def test_a_damaged_stage_is_trained_anew(tmp_path: Path) -> None:
+def test_damaged_stage_is_trained_again(tmp_path: Path) -> None:
     spec, data, kept = quick_spec(method="supcon_ce"), blobs(), tmp_path / "stage.pt"
     alone = fit(spec, data, out=tmp_path / "alone", shared_stage=kept)
     content = bytearray(kept.read_bytes())
@@ -142,7 +148,7 @@ def test_a_damaged_stage_is_trained_anew(tmp_path: Path) -> None:
     kept.write_bytes(content)
     said: list[str] = []
     again = fit(spec, data, out=tmp_path / "again", shared_stage=kept, log=said.append)
-    assert any("is damaged" in line and "trained anew" in line for line in said)
+    assert any("is damaged" in line and "trained again" in line for line in said)
     same(alone, again, tmp_path / "alone", tmp_path / "again")
     said.clear()
     fit(spec, data, out=tmp_path / "third", shared_stage=kept, log=said.append)

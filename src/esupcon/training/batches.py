@@ -1,0 +1,155 @@
+"""Training data, how they are cut into batches, and how a batch becomes two views. All seeds derive from here."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esupcon.classifier.preprocessing import ImagePreprocessing, Preprocessing, Rows, fit_preprocessing
+from esupcon.data.augment import two_views
+
+
+def derive_seed(seed: int, *place: int | str) -> int:
+    """Return a 63-bit seed for one place of a run, for example (stage, epoch, step).
+
+    All randomness is derived this way, so a checkpoint holds no random state.
+    """
+    text = "/".join(str(part) for part in (seed, *place))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
+
+
+def seed_layers(seed: int, device: torch.device) -> None:
+    """Seed layers that draw from torch's own generator, such as dropout.
+
+    `torch.manual_seed` would format a stack trace for every kind of device that is absent: three per step.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainData:
+    """Training samples, and optionally held-out ones on which progress is measured.
+
+    `x` holds rows as `preprocessing` returns them: uint8 images (n, C, H, W) or a floating-point table (n, d). `y` are
+    class numbers below `n_classes`. By default the channel statistics of images are those of `x`, and tables are used
+    as they are. `x_test` is only compared with the other parts, to report copies; `classes` names them in messages.
+    """
+
+    x: Rows
+    y: NDArray[np.int64]
+    n_classes: int
+    x_held: Rows | None = None
+    y_held: NDArray[np.int64] | None = None
+    preprocessing: Preprocessing = None  # type: ignore[assignment]  # set below
+    x_test: Rows | None = None
+    classes: Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        images = self.x.ndim == 4 and self.x.dtype == np.uint8
+        table = self.x.ndim == 2 and np.issubdtype(self.x.dtype, np.floating)
+        if not (images or table):
+            raise ValueError(
+                "training data must be uint8 images (n, C, H, W) or a floating-point table (n, d); "
+                f"got {self.x.dtype} {self.x.shape}."
+            )
+        if len(self.x) < 2 or len(self.x) != len(self.y):
+            raise ValueError(
+                f"training needs two samples or more, each with a label; got {len(self.x)} and {len(self.y)}."
+            )
+        if self.y.min() < 0 or self.y.max() >= self.n_classes:
+            raise ValueError(
+                f"labels must lie in 0..{self.n_classes - 1}; they range from {self.y.min()} to {self.y.max()}."
+            )
+        if self.preprocessing is None:
+            object.__setattr__(self, "preprocessing", fit_preprocessing(self.x))
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the samples are rows of a table and not images."""
+        return self.x.ndim == 2
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of every value of all parts and of the preprocessing."""
+        digest = hashlib.sha256(f"{self.n_classes} {self.preprocessing.model_dump_json()}".encode())
+        for array in (self.x, self.y, self.x_held, self.y_held, self.x_test):
+            digest.update(b"none" if array is None else f"{array.shape} {array.dtype}".encode())
+            for start in range(0, 0 if array is None else len(array), 4096):
+                digest.update(np.ascontiguousarray(array[start : start + 4096]).tobytes())  # type: ignore[index]
+        return digest.hexdigest()
+
+    def augmentation(self, name: str) -> str:
+        """Return what `auto` stands for: `digits` for small or grey images, whose meaning a flip or a change of colour
+        may alter, `simclr` for other images, `table` for tables."""
+        if name != "auto":
+            return name
+        if self.is_table:
+            return "table"
+        channels, height, width = self.x.shape[1:]
+        return "digits" if channels == 1 or min(height, width) <= 12 else "simclr"
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Batches of equal size for n samples, none larger than asked for, with nearly every sample used."""
+
+    n: int
+    batch_size: int
+    steps_per_epoch: int
+
+    @classmethod
+    def of(cls, n: int, batch_size: int, world_size: int = 1) -> BatchPlan:
+        """Return the plan for `world_size` processes, each of which encodes the same number of samples."""
+        steps = math.ceil(n / batch_size)
+        size = n // steps
+        size -= size % world_size
+        if size < max(2, world_size):
+            raise ValueError(f"a batch needs two samples or more for each process; got {n} samples for {world_size}.")
+        return cls(n, size, steps)
+
+    def order(self, seed: int, stage: int, epoch: int, balance: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Return the samples of one epoch in the order they are drawn.
+
+        With labels in `balance` every class fills the same share: its samples are repeated in rounds, each round in
+        another order, so that none is drawn twice before all were drawn once.
+        """
+        rng = np.random.default_rng(derive_seed(seed, "order", stage, epoch))
+        if balance is None:
+            return rng.permutation(self.n)
+        present = np.unique(balance)
+        share = math.ceil(self.n / len(present))
+        drawn = []
+        for k in present:
+            members = np.flatnonzero(balance == k)
+            rounds = [rng.permutation(members) for _ in range(math.ceil(share / len(members)))]
+            drawn.append(np.concatenate(rounds)[:share])
+        return rng.permutation(np.concatenate(drawn))[: self.n]
+
+    def indices(self, order: NDArray[np.int64], step: int) -> NDArray[np.int64]:
+        """Return the samples of one step, sorted: neighbours in a memory-mapped file are read together."""
+        return np.sort(order[step * self.batch_size : (step + 1) * self.batch_size])
+
+
+def two_views_of(
+    data: TrainData, indices: NDArray[np.int64], augmentation: str, seed: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return two views of the chosen samples, view one of all before view two of all, and their labels."""
+    preprocessing, generator = data.preprocessing, torch.Generator().manual_seed(seed)
+    if isinstance(preprocessing, ImagePreprocessing):
+        images = torch.from_numpy(data.x[indices]).to(device)
+        views = two_views(images, generator, augmentation, mean=preprocessing.mean, std=preprocessing.std)
+        views = views.contiguous(memory_format=torch.channels_last)  # the faster layout for convolutions
+    else:
+        views = two_views(preprocessing.tensor(data.x[indices], device).float(), generator, augmentation)
+    return views, torch.from_numpy(data.y[indices]).to(device).repeat(2)

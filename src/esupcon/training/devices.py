@@ -1,0 +1,303 @@
+"""Processes and precision: how a run is launched, in which number format it computes, and how a batch is shared.
+
+Several processes train on one batch: each encodes its share and computes the loss of its own rows against the
+embeddings of all, gathered with their gradient. The sum over the processes, of values and of gradients, is that of one
+process with the whole batch. Batch normalisation is synchronised on GPUs; on CPUs, where PyTorch has no such layer,
+each process normalises by its own share.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import platform
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, distributed, nn, optim
+from torch.autograd.function import once_differentiable
+
+from esupcon._io import read_json, write_json
+from esupcon.data.places import platform_cache
+from esupcon.methods import Term
+from esupcon.training.objective import BatchOutputs
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+# For float64 network and input are converted by us: Fabric's double precision rounds the outputs to float32.
+_FABRIC_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "64": "32-true"}
+
+
+# --- Processes -------------------------------------------------------------------------------------------------------
+
+
+def rank() -> int:
+    """Return the number of this process among those that train together, from the environment of its launcher.
+
+    Raise a ValueError if the environment names a rank but not how the processes find each other.
+    """
+    environment = os.environ
+    found = environment.get("RANK") or environment.get("LOCAL_RANK") or "0"
+    if found == "0":
+        return 0
+    needed = ["WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]  # set by Fabric's launcher
+    needed += ["LOCAL_WORLD_SIZE"] if environment.get("RANK") else []  # set by torchrun
+    missing = [name for name in needed if not environment.get(name)]
+    if missing or not found.isdecimal():
+        raise ValueError(
+            f"the environment has RANK {found!r}, of a run in several processes, but no "
+            f"{', '.join(missing) or 'number'}. Start the processes with torchrun, or unset RANK and LOCAL_RANK."
+        )
+    return int(found)
+
+
+def n_processes(devices: int) -> int:
+    """Return how many processes train together: as torchrun started them, or as asked for."""
+    if devices < 1:
+        raise ValueError(f"devices must be 1 or more; got {devices}.")
+    if "LOCAL_WORLD_SIZE" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    return devices
+
+
+class Devices:
+    """The processes of a run and their device."""
+
+    def __init__(self, devices: int, accelerator: str, precision: str) -> None:
+        """Launch the processes. Every process returns from here when all have arrived."""
+        from lightning_fabric import Fabric  # noqa: PLC0415 - imports torch._dynamo: 2 s that only training needs
+
+        world = n_processes(devices)
+        here = int(os.environ["LOCAL_WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ and world > 1 else devices
+        for name in ("lightning.fabric", "lightning_fabric"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            # Fabric gives advice on hardware that is absent.
+            warnings.filterwarnings("ignore", module="lightning_fabric")
+            try:
+                self.fabric: Fabric = Fabric(
+                    accelerator=accelerator,
+                    devices=here,
+                    num_nodes=world // here,
+                    strategy="ddp" if world > 1 else "auto",
+                    precision=_FABRIC_PRECISION[precision],  # type: ignore[arg-type]
+                )
+            except Exception as error:  # Fabric raises several kinds
+                raise ValueError(
+                    f"{devices} {accelerator!r} device(s) cannot be used here: {' '.join(str(error).split())} "
+                    "Use accelerator 'auto', or 'cpu'."
+                ) from error
+            self.fabric.launch()
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self.fabric.device
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes."""
+        return self.fabric.world_size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes files and messages."""
+        return self.fabric.is_global_zero
+
+    def wrap(self, module: nn.Module, optimizer: optim.Optimizer) -> tuple[nn.Module, optim.Optimizer]:
+        """Return module and optimiser set up for device, precision and processes."""
+        wrapped, optimizer = self.fabric.setup(module, optimizer)
+        return wrapped, optimizer
+
+    def share(self, n_views: int) -> Tensor | slice:
+        """Return the rows of a batch that this process encodes: both views of its images."""
+        if self.world_size == 1:
+            return slice(None)
+        images = torch.arange(n_views // 2).chunk(self.world_size)[self.fabric.global_rank]
+        return torch.cat([images, images + n_views // 2]).to(self.device)
+
+    def gather(self, outputs: dict[str, Tensor], labels: Tensor, **more: Any) -> BatchOutputs:
+        """Return the rows of all processes; the rows of this process are the anchors."""
+        if self.world_size == 1:
+            return BatchOutputs(outputs, labels, **more)
+
+        def rows_of_all(tensor: Tensor) -> Tensor:
+            rows: Tensor = _Gather.apply(tensor, self.world_size, self.fabric.global_rank)  # type: ignore[no-untyped-call]
+            return rows
+
+        first = self.fabric.global_rank * len(labels)
+        everything = {name: rows_of_all(z) for name, z in outputs.items()}
+        return BatchOutputs(everything, rows_of_all(labels), anchors=slice(first, first + len(labels)), **more)
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute gradients, averaged over the processes."""
+        self.fabric.backward(loss)
+
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Return a context in which gradients stay in this process."""
+        return self.fabric.no_backward_sync(module, enabled=self.world_size > 1)  # type: ignore[arg-type]  # it is wrapped
+
+    def average_gradients(self, module: nn.Module) -> None:
+        """Do once what DistributedDataParallel does during a backward pass."""
+        for parameter in module.parameters() if self.world_size > 1 else ():
+            if parameter.grad is not None:
+                parameter.grad = self._mean(parameter.grad)
+
+    def totals(self, losses: Mapping[Term, Tensor]) -> dict[Term, float]:
+        """Return the sum over the processes of each value."""
+        world = self.world_size
+        return {term: float(self._mean(loss.detach() * world)) for term, loss in losses.items()}
+
+    def broadcast(self, value: Any) -> Any:
+        """Return the value that the first process has."""
+        return self.fabric.broadcast(value)
+
+    def any(self, flag: bool) -> bool:
+        """Return whether the flag is True in any process, so that all of them do the same."""
+        return flag if self.world_size == 1 else bool(self._mean(torch.tensor(float(flag), device=self.device)) > 0)
+
+    def _mean(self, value: Tensor) -> Tensor:
+        mean = self.fabric.all_reduce(value, reduce_op="mean")
+        assert isinstance(mean, Tensor)
+        return mean
+
+
+class _Gather(torch.autograd.Function):
+    """The rows of all processes, in the order of their ranks; gradients are summed over the processes."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, world_size: int, rank: int) -> Tensor:
+        ctx.rows = slice(rank * len(tensor), (rank + 1) * len(tensor))
+        parts = [torch.empty_like(tensor) for _ in range(world_size)]
+        distributed.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        total = grad.contiguous().clone()
+        distributed.all_reduce(total)
+        return total[ctx.rows], None, None
+
+
+# --- Precision -------------------------------------------------------------------------------------------------------
+
+
+def choose_precision(asked: str, accelerator: str = "auto", *, images: bool = True) -> tuple[str, str]:
+    """Return the precision to compute in ("32", "bf16" or "64") and the reason.
+
+    "auto" is a rule about the machine; no timing decides. Raise a ValueError if bf16 is asked for and does not work.
+    """
+    if asked != "auto":
+        if asked == "bf16" and not _uses_gpu(accelerator) and not bfloat16_works():
+            raise ValueError(
+                "precision bf16 needs a processor that computes in bfloat16; this one stops with an illegal "
+                "instruction. Use precision 32, or try ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment."
+            )
+        return asked, "as asked for"
+    if not images:
+        return "32", "tables are computed in float32"
+    if _uses_gpu(accelerator):
+        if torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16", "the GPU has bfloat16 instructions"
+        return "32", "the GPU has no bfloat16 instructions"
+    if not _has_bfloat16_instructions():
+        return "32", "the processor has no bfloat16 instructions"
+    works = bfloat16_works()
+    reason = "has bfloat16 instructions" if works else "announces bfloat16 instructions and stops at the first"
+    return "bf16" if works else "32", f"the processor {reason}"
+
+
+def _uses_gpu(accelerator: str) -> bool:
+    if accelerator == "auto":
+        return torch.cuda.is_available() or torch.backends.mps.is_available()
+    return accelerator in ("gpu", "cuda", "mps")
+
+
+def _cpu_lines() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _has_bfloat16_instructions() -> bool:
+    """Return whether the processor reports native bfloat16 products (x86: amx_bf16, avx512_bf16; Arm: bf16)."""
+    flags = {flag for line in _cpu_lines() if line.startswith(("flags", "Features")) for flag in line.split()}
+    return bool(flags & {"amx_bf16", "avx512_bf16", "bf16"})
+
+
+# Some virtual machines announce instructions that their host does not execute: the first bfloat16 product ends the
+# process with an illegal instruction. So it is tried once, in another process.
+PROBE = """
+import torch
+torch.set_num_threads(1)
+x = torch.randn(8, 32, 16, 16, requires_grad=True).contiguous(memory_format=torch.channels_last)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    y = torch.nn.Conv2d(32, 32, 3, padding=1)(x).mean((2, 3)) @ torch.randn(32, 64)
+y.float().sum().backward()
+"""
+PROBE_TRIES, PROBE_SECONDS = 3, 120
+
+
+@functools.cache
+def bfloat16_works() -> bool:
+    """Return whether a bfloat16 convolution and product, forward and backward, run on this processor.
+
+    The answer is stored in the cache folder. A probe that fails for another reason than an illegal instruction is
+    repeated, then an error, and is not stored.
+    """
+    stored = platform_cache() / f"bfloat16-{_machine()}.json"
+    try:
+        verdict = read_json(stored)["works"]
+    except (OSError, ValueError, KeyError, TypeError):
+        verdict = None
+    if isinstance(verdict, bool):
+        return verdict
+    works = _probe(
+        lambda: subprocess.run(
+            [sys.executable, "-P", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+    )
+    try:
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        write_json(stored, {"works": works})
+    except OSError:
+        pass  # without the file the next process tries again
+    return works
+
+
+def _probe(attempt: Callable[[], subprocess.CompletedProcess[str]]) -> bool:
+    reason = ""
+    for _ in range(PROBE_TRIES):
+        try:
+            trial = attempt()
+        except subprocess.TimeoutExpired:
+            reason = f"no answer within {PROBE_SECONDS} s"
+            continue
+        if trial.returncode in (0, -signal.SIGILL):
+            return trial.returncode == 0
+        lines = trial.stderr.strip().splitlines()
+        reason = lines[-1] if lines else f"exit code {trial.returncode}"
+    raise ValueError(
+        f"whether this processor computes in bfloat16 could not be found out: the trial failed {PROBE_TRIES} times "
+        f"({reason}). Free memory and try again, or pass precision 32."
+    )
+
+
+def _machine() -> str:
+    """Return a name that changes with the processor, the version of torch and limits on the instructions it uses."""
+    cpu = "".join(sorted({line for line in _cpu_lines() if line.startswith(("model name", "flags", "Features"))}))
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
+    identity = "\n".join((platform.platform(), platform.processor(), cpu, torch.__version__, limit))
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]

@@ -1,0 +1,114 @@
+"""The training loop, for every method: stages, epochs, steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
+
+import torch
+from torch import Tensor, nn, optim
+
+from esupcon.methods import Stage, Term
+from esupcon.models import Network
+from esupcon.spec import RunSpec, TrainSpec
+from esupcon.training.batches import TrainData, seed_layers, two_views_of
+from esupcon.training.objective import cached_backward, term_losses
+from esupcon.training.optim import build_optimizer, lr_factor, set_lr
+from esupcon.training.run import FitOptions, Fitted, Run, start
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def fit(spec: TrainSpec | RunSpec, data: TrainData, **options: Unpack[FitOptions]) -> Fitted:
+    """Train `spec.method` on `data` and return the classifier.
+
+    out: folder for checkpoints, history and `run.json`. The same call again continues a run that was killed, and ends
+        as if it had not been, bit for bit. Another run in the folder is an error that names the difference.
+    overwrite: start over, and remove what an earlier run has written to `out`.
+    encoder: a module that is trained in place of the encoder named in the spec. initial: state dict to start from.
+    shared_stage: file in which a first stage that methods share is found, or left for others.
+    devices, accelerator: number of processes on this machine, and where they compute: auto, cpu, cuda, mps.
+    checkpoint_seconds: time between checkpoints, 60 by default.
+    should_stop: called after every step; if it returns True a checkpoint is saved and `TrainingInterrupted` raised.
+    log, progress: receiver of messages; whether to show a bar (default: if standard error is a terminal).
+    """
+    with start(spec, data, **options) as run:
+        while run.position.stage < len(run.method.stages):
+            train_stage(run, run.method.stages[run.position.stage])
+        if run.method.class_means_head:
+            with torch.no_grad():
+                run.network.head.weight.copy_(run.class_means())  # type: ignore[operator]
+        return run.fitted()
+
+
+def train_stage(run: Run, stage: Stage) -> None:
+    """Minimise the sum of the stage's terms over the parts that it trains, from the current position to its end."""
+    spec, plan, at, n_steps = run.spec, run.plan, run.position, run.n_steps(stage)
+    _for_each_part(run.network, stage, nn.Module.requires_grad_)
+    module: nn.Module = StageModule(run.network, stage.outputs)
+    if spec.compile:
+        module = torch.compile(module)  # type: ignore[assignment]  # a compiled module is one
+    module, optimizer = run.devices.wrap(module, build_optimizer(run.network, stage, spec, plan.batch_size))
+    run.begin_stage(stage, optimizer)  # a resumed run restores optimiser and monitors here
+
+    while (steps_before := at.epoch * plan.steps_per_epoch) < n_steps:
+        steps = min(plan.steps_per_epoch, n_steps - steps_before)
+        order = plan.order(spec.seed, at.stage, at.epoch, run.data.y if spec.class_weight == "balanced" else None)
+        _for_each_part(run.network, stage, nn.Module.train)  # statistics of frozen parts must not move
+        while at.step < steps:
+            lr = set_lr(optimizer, lr_factor(steps_before + at.step, n_steps, spec.warmup))
+            losses = take_step(run, stage, module, optimizer, plan.indices(order, at.step))
+            run.end_step(losses, lr, inside_epoch=at.step + 1 < steps)
+        lr = set_lr(optimizer, lr_factor(steps_before + steps - 1, n_steps, spec.warmup))  # also if resumed here
+        if run.end_epoch(steps, lr):
+            break  # early stopping
+    run.end_stage(stage)
+
+
+def take_step(
+    run: Run, stage: Stage, module: nn.Module, optimizer: optim.Optimizer, indices: NDArray[np.int64]
+) -> dict[Term, float]:
+    """Two views -> outputs -> sum of the terms -> gradient -> step. Return the value of each term."""
+    devices, spec, seed = run.devices, run.spec, run.seed("step")
+    seed_layers(seed, devices.device)
+    views, labels = two_views_of(run.data, indices, run.augmentation, run.seed("views"), devices.device)
+    views = views.to(run.classifier.dtype)
+    own = devices.share(len(labels))  # all rows, or both views of this process's images
+    losses: dict[Term, Tensor] = {}
+
+    def loss_of(outputs: dict[str, Tensor]) -> Tensor:
+        batch = devices.gather(outputs, labels[own], prototypes=run.prototypes, n_classes=run.data.n_classes)
+        losses.update(term_losses(stage, batch, spec))
+        first, *others = losses.values()
+        return sum(others, start=first) * devices.world_size  # gradients are averaged; their sum is wanted
+
+    optimizer.zero_grad()
+    if spec.micro_batch is None:
+        devices.backward(loss_of(module(views[own])))
+    else:
+        with devices.no_sync(module):
+            cached_backward(module, views[own], 2 * spec.micro_batch, loss_of, seed=seed, check_stop=run.check_stop)
+        devices.average_gradients(run.network)
+    optimizer.step()
+    return devices.totals(losses)
+
+
+class StageModule(nn.Module):
+    """The network as a stage uses it: a batch in, the outputs of its terms out."""
+
+    def __init__(self, network: Network, outputs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.network, self.names = network, outputs
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return self.network.outputs(x, self.names)
+
+
+def _for_each_part(network: Network, stage: Stage, function: Callable[[nn.Module, bool], object]) -> None:
+    """Call the function with True for the parts that a stage trains, and with False for the frozen ones."""
+    for part in ("encoder", "projector", "head"):
+        module = getattr(network, part)
+        if module is not None:
+            function(module, part in stage.trains)

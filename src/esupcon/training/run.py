@@ -1,0 +1,665 @@
+"""One training run: start or resume it, its folder and checkpoints, and a first stage that methods share."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn, optim
+
+from esupcon._console import Log
+from esupcon._io import (
+    OwnedFolder,
+    PathLike,
+    first_error,
+    read_json_lines,
+    read_sealed_json,
+    write_bytes,
+    write_sealed_json,
+)
+from esupcon.classifier.classifier import Classifier
+from esupcon.classifier.preprocessing import Rows
+from esupcon.cosine import unit_rows
+from esupcon.doctor import Finding, check_data
+from esupcon.heads import PrototypeHead, class_means
+from esupcon.methods import PAPER_METHODS, Method, Stage, get_method
+from esupcon.models import Network, build_network
+from esupcon.spec import RunSpec, TrainSpec
+from esupcon.training.batches import BatchPlan, TrainData, derive_seed
+from esupcon.training.devices import Devices, choose_precision, n_processes, rank
+from esupcon.training.monitor import Monitor, Progress, TrainingFailed
+from esupcon.training.objective import LOSSES, check_losses
+from esupcon.training.result import CHECKPOINT_INDEX, CHECKPOINTS, RUN_FILE, RUN_FILES, TIMING_FILE, versions
+
+#: Rows of the training data that the doctor looks at after every epoch, and that class means are estimated from.
+WATCHED_ROWS, MEAN_ROWS = 512, 2000
+#: Rows that are evaluated between two checks whether the run should stop.
+ROWS_BETWEEN_CHECKS = 1024
+_START_OVER = "Choose another folder, or delete this one to start over (esupcon train: --overwrite)."
+
+
+class TrainingInterrupted(Exception):  # noqa: N818 - not an error: the run can continue
+    """Raised after a run was asked to stop and has saved a checkpoint."""
+
+
+class FitOptions(TypedDict, total=False):
+    """Options of `fit`: where a run is stored, what it starts from and where it computes."""
+
+    out: PathLike | None  # folder for checkpoints, history and run.json; the same call continues a killed run
+    overwrite: bool  # start over, and remove what an earlier run has written to `out`
+    encoder: nn.Module | None  # trained in place of the encoder that the spec names
+    initial: Mapping[str, Tensor] | None  # state dict of a network to start from
+    shared_stage: Path | None  # file in which a first stage that methods share is found, or left
+    devices: int  # processes on this machine
+    accelerator: str  # auto, cpu, cuda, mps
+    checkpoint_seconds: float  # time between checkpoints; default 60
+    should_stop: Callable[[], bool]  # called after every step; True: save a checkpoint and raise TrainingInterrupted
+    log: Log | None  # receives messages; default: standard error
+    progress: bool | None  # show a bar; None: if standard error is a terminal
+
+
+@dataclass
+class Position:
+    """The next step to take, and how early stopping stands."""
+
+    stage: int = 0
+    epoch: int = 0
+    step: int = 0
+    best_accuracy: float = -1.0
+    epochs_since_best: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A trained classifier, and how it was trained."""
+
+    classifier: Classifier
+    run: RunSpec  # resolved: with the precision and the number of threads that were used
+    data: TrainData
+    history: list[dict[str, Any]]
+    findings: list[Finding]
+    precision_reason: str
+    batch_size: int
+    device: str
+    seconds: float
+
+    @property
+    def spec(self) -> TrainSpec:
+        """The settings of the run."""
+        return self.run.train
+
+    @property
+    def network(self) -> Network:
+        """The trained network."""
+        return self.classifier.network
+
+
+@dataclass
+class Run:
+    """State of one run."""
+
+    run_spec: RunSpec
+    method: Method
+    data: TrainData
+    classifier: Classifier  # around the network that is being trained
+    devices: Devices
+    plan: BatchPlan
+    folder: RunFolder | None
+    log: Log
+    progress: Progress
+    should_stop: Callable[[], bool]
+    checkpoint_seconds: float
+    shared_stage: Path | None
+    precision_reason: str
+    position: Position = field(default_factory=Position)
+    monitors: list[Monitor] = field(default_factory=list)
+    optimizer: optim.Optimizer | None = None  # inside a stage
+    best_state: dict[str, Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        self.started = self.last_save = time.monotonic()
+        self.monitors = [Monitor(self)]
+        self.resumed_state: dict[str, Any] | None = None  # of a checkpoint inside a stage, until that stage begins
+
+    @property
+    def spec(self) -> TrainSpec:
+        """The settings, resolved."""
+        return self.run_spec.train
+
+    @property
+    def network(self) -> Network:
+        """The network that is being trained."""
+        return self.classifier.network
+
+    @property
+    def prototypes(self) -> Tensor | None:
+        """The prototypes that are being trained; None if the head is linear."""
+        return self.network.head.weight if isinstance(self.network.head, PrototypeHead) else None
+
+    @property
+    def out(self) -> Path | None:
+        """The folder of the run."""
+        return None if self.folder is None else self.folder.path
+
+    @property
+    def augmentation(self) -> str:
+        """The name of the augmentation, not "auto"."""
+        return self.data.augmentation(self.spec.augmentation)
+
+    def n_steps(self, stage: Stage) -> int:
+        """Return the number of optimiser steps of a stage."""
+        main = self.spec.steps or self.spec.epochs * self.plan.steps_per_epoch
+        return max(1, round(main * stage.epochs))
+
+    def n_steps_in_all(self) -> int:
+        """Return the number of optimiser steps of all stages."""
+        return sum(map(self.n_steps, self.method.stages))
+
+    def n_steps_done(self) -> int:
+        """Return the number of optimiser steps taken so far."""
+        at = self.position
+        return sum(map(self.n_steps, self.method.stages[: at.stage])) + at.epoch * self.plan.steps_per_epoch + at.step
+
+    def seed(self, purpose: str) -> int:
+        """Return the seed for one purpose in the current step."""
+        at = self.position
+        return derive_seed(self.spec.seed, purpose, at.stage, at.epoch, at.step)
+
+    # --- Hooks of the loop -------------------------------------------------------------------------------------------
+
+    def begin_stage(self, stage: Stage, optimizer: optim.Optimizer) -> None:
+        """Set up the monitors of a stage; restore them and the optimiser if a checkpoint was written inside it."""
+        self.optimizer, state = optimizer, self.resumed_state
+        self.resumed_state = None
+        # An encoder whose run stops when its head is best ends elsewhere than without the head.
+        shares = self.shared_stage is not None and self.position.stage == 0 and self.spec.patience is None
+        if shares and stage.core != stage and (state is None or len(state["monitors"]) > 1):
+            self.monitors = [self.monitors[0], Monitor(self, silent_copy_of=self.monitors[0])]
+        for monitor, part in zip(self.monitors, (stage, stage.core), strict=False):
+            monitor.begin_stage(part)
+        if state is not None:
+            optimizer.load_state_dict(state["optimizer"])
+            for monitor, saved in zip(self.monitors, state["monitors"], strict=False):
+                monitor.load_state_dict(saved)
+
+    def end_step(self, losses: Mapping[Any, float], lr: float, *, inside_epoch: bool) -> None:
+        """Record a step; save a checkpoint if it is due; raise TrainingInterrupted if the run should stop."""
+        for monitor in self.monitors:
+            monitor.step(losses, lr)
+        self.position.step += 1
+        self.progress.step(self)
+        if self.devices.any(self.should_stop()):
+            raise TrainingInterrupted
+        if inside_epoch:
+            self.save_if_due()
+
+    def end_epoch(self, n_steps: int, lr: float) -> bool:
+        """Measure and record an epoch. Return True if the run has made no progress for too long."""
+        seen = [(self.held_out_accuracy(monitor.stage), self._sample(monitor.stage)) for monitor in self.monitors]
+        for monitor, (accuracy, sample) in zip(self.monitors, seen, strict=True):
+            monitor.end_epoch(n_steps, lr, accuracy, sample)
+        at, accuracy = self.position, seen[0][0]
+        at.epoch, at.step = at.epoch + 1, 0
+        stop = False
+        if self.spec.patience is not None and accuracy is not None:
+            if accuracy > at.best_accuracy:
+                at.best_accuracy, at.epochs_since_best = accuracy, 0
+                self.best_state = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+            else:
+                at.epochs_since_best += 1
+            stop = at.epochs_since_best >= self.spec.patience
+        if not stop:
+            self.save_if_due()
+        return stop
+
+    def end_stage(self, stage: Stage) -> None:
+        """Return to the best weights of the stage, save a checkpoint, and leave the stage for methods that share it."""
+        if self.best_state is not None:
+            self.network.load_state_dict(self.best_state)
+        self.position = Position(stage=self.position.stage + 1)
+        self.best_state = self.optimizer = None
+        self.save()
+        if self.position.stage == 1:
+            _leave_first_stage(self)
+        self.monitors = self.monitors[:1]
+
+    def check_stop(self) -> None:
+        """Raise TrainingInterrupted if the run should stop. Several processes can only stop between steps."""
+        if self.devices.world_size == 1 and self.should_stop():
+            raise TrainingInterrupted
+
+    def save_if_due(self) -> None:
+        """Save a checkpoint if the last one is old."""
+        if time.monotonic() - self.last_save > self.checkpoint_seconds:
+            self.save()
+
+    def save(self) -> None:
+        """Save a checkpoint: everything that the rest of the run depends on."""
+        self.last_save = time.monotonic()
+        if self.folder is None or not self.devices.is_first:
+            return
+        inside, at = self.optimizer is not None, self.position
+        state = {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict() if self.optimizer is not None else None,
+            "position": asdict(at),
+            "best_state": self.best_state,
+            "monitors": [monitor.state_dict(inside_stage=inside) for monitor in self.monitors],
+        }
+        self.folder.save(state, (at.stage * 1_000_000 + at.epoch) * 1_000_000 + at.step)
+
+    def resume(self) -> bool:
+        """Continue from the last good checkpoint; return False if there is none."""
+        state = None if self.folder is None else self.folder.load(self.devices.device)
+        if state is None:
+            return False
+        try:
+            self.network.load_state_dict(state["network"])
+            self.position, self.best_state = Position(**state["position"]), state["best_state"]
+            main = self.monitors[0]
+            main.load_state_dict({**state["monitors"][0], "watch": None})
+            main.rewrite(main.lines)
+            self.resumed_state = state if state["optimizer"] is not None else None
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"the checkpoint in {self.out} cannot be continued by this version ({reason}). {_START_OVER}"
+            ) from error
+        at = self.position
+        self.log(f"Continuing at epoch {at.epoch + 1}, step {at.step + 1} (run {self.run_spec.key}).")
+        return True
+
+    # --- Evaluation --------------------------------------------------------------------------------------------------
+
+    def outputs(self, rows: Rows, name: str) -> Tensor:
+        """Return an output of the network for un-augmented rows; stop between parts if asked to."""
+        parts = []
+        for start in range(0, len(rows), ROWS_BETWEEN_CHECKS):
+            if start:
+                self.check_stop()
+            try:
+                parts.append(self.classifier.outputs(rows[start : start + ROWS_BETWEEN_CHECKS], (name,))[name])
+            except ValueError as error:
+                raise TrainingFailed(
+                    f"{error} The network diverged in epoch {self.position.epoch + 1}: lower the learning rate (now "
+                    f"{self.spec.lr or 'automatic'})."
+                ) from error
+        return torch.cat(parts)
+
+    def class_means(self, limit: int | None = None) -> Tensor:
+        """Return class means of unit embeddings of un-augmented training rows, or of `limit` rows spread evenly."""
+        rows = np.arange(len(self.data.x)) if limit is None else _spread(len(self.data.x), limit)
+        labels = torch.from_numpy(self.data.y[rows]).to(self.devices.device)
+        return class_means(self.outputs(self.data.x[rows], "embedding"), labels, self.data.n_classes)
+
+    def held_out_accuracy(self, stage: Stage) -> float | None:
+        """Return the held-out accuracy of the head, or of the nearest class mean if the stage trains no head."""
+        x, y = self.data.x_held, self.data.y_held
+        if x is None or y is None or len(x) == 0:
+            return None
+        if "head" in stage.trains:
+            scores = self.outputs(x, "logits")
+        else:
+            means = self.class_means(limit=MEAN_ROWS)
+            scores = unit_rows(self.outputs(x, "embedding")) @ unit_rows(means).T
+        accuracy: float = self.devices.broadcast(float((scores.argmax(1).cpu().numpy() == y).mean()))
+        return accuracy
+
+    def _sample(self, stage: Stage) -> dict[str, Any]:
+        """Return what the doctor looks at: outputs of some training rows, with logits if the head is trained."""
+        rows = _spread(len(self.data.x), WATCHED_ROWS)
+        names = ("embedding", "logits") if "head" in stage.trains else ("embedding",)
+        outputs = self.classifier.outputs(self.data.x[rows], names)
+        return {**{name: value.float().cpu().numpy() for name, value in outputs.items()}, "labels": self.data.y[rows]}
+
+    def fitted(self) -> Fitted:
+        """Return the trained classifier, on the CPU and in evaluation mode."""
+        self.network.requires_grad_(True).eval().to("cpu")
+        if self.spec.precision == "64":
+            self.network.float()
+        main = self.monitors[0]
+        return Fitted(
+            classifier=self.classifier,
+            run=self.run_spec,
+            data=self.data,
+            history=main.lines,
+            findings=main.findings,
+            precision_reason=self.precision_reason,
+            batch_size=self.plan.batch_size,
+            device=self.devices.device.type,
+            seconds=time.monotonic() - self.started,
+        )
+
+
+def _spread(n: int, limit: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.unique(np.linspace(0, n - 1, limit).astype(int))
+
+
+# --- Start -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterator[Run]:
+    """Claim the folder, launch the processes and continue from the last checkpoint; see `FitOptions`.
+
+    If TrainingInterrupted is raised inside, save a checkpoint. Torch's random state and its number of threads are
+    restored afterwards.
+    """
+    asked = spec
+    if isinstance(asked, TrainSpec):
+        asked = RunSpec.model_validate({"source": "arrays", "content": data.fingerprint, "train": spec})
+    get, method = options.get, get_method(asked.train.method)
+    rank()  # a launch that cannot work is reported before anything else
+    check_losses(method.stages)
+    encoder, initial, accelerator = get("encoder"), get("initial"), get("accelerator", "auto")
+    asked = asked.model_copy(
+        update={"processes": n_processes(get("devices", 1)), "objects": _digest_objects(asked, encoder, initial)}
+    )
+    random_state, threads = torch.get_rng_state(), torch.get_num_threads()
+    with Progress(get("progress")) as progress:
+        log = get("log") or progress.say
+        out = get("out")
+        folder = None if out is None else RunFolder(Path(out), log)
+        known = folder.read() if folder is not None and not get("overwrite", False) else None
+        run_spec, reason = _resolve(asked, known, accelerator, data)
+        try:
+            torch.set_num_threads(run_spec.train.threads or threads)
+            network = _initial_network(run_spec.train, data, encoder, initial)
+            devices = Devices(get("devices", 1), accelerator, run_spec.train.precision)
+            if not devices.is_first:
+                log = lambda line: None  # noqa: E731
+            if folder is not None:
+                about = {"precision_reason": reason, "device": devices.device.type}
+                _claim(folder, devices, run_spec, about, overwrite=get("overwrite", False))
+            if devices.world_size > 1 and devices.device.type == "cuda":
+                network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+            classes = data.classes if data.classes is not None else np.arange(data.n_classes)
+            run = Run(
+                run_spec=run_spec,
+                method=method,
+                data=data,
+                classifier=Classifier(network.to(devices.device), data.preprocessing, classes),
+                devices=devices,
+                plan=BatchPlan.of(len(data.x), run_spec.train.batch_size, devices.world_size),
+                folder=folder,
+                log=log,
+                progress=progress,
+                should_stop=get("should_stop", lambda: False),
+                checkpoint_seconds=get("checkpoint_seconds", 60.0),
+                shared_stage=get("shared_stage"),
+                precision_reason=reason,
+            )
+            if not run.resume() and not _take_first_stage(run):
+                run.monitors[0].rewrite([])
+                run.monitors[0].report(_examine(run))
+            try:
+                yield run
+            except TrainingInterrupted:
+                run.save()
+                raise
+        finally:
+            torch.set_rng_state(random_state)
+            torch.set_num_threads(threads)
+
+
+def _resolve(asked: RunSpec, known: RunSpec | None, accelerator: str, data: TrainData) -> tuple[RunSpec, str]:
+    """Return the spec with precision and threads: as asked for, as an earlier process of this run had them, or as
+    this machine has them. The second value is the reason for the precision."""
+    train = asked.train
+    wanted = known.train.precision if known is not None and train.precision == "auto" else train.precision
+    precision, reason = choose_precision(wanted, accelerator, images=not data.is_table)
+    threads = train.threads or (known.train.threads if known is not None else None) or torch.get_num_threads()
+    update = {"precision": precision, "threads": threads}
+    return asked.model_copy(update={"train": train.model_copy(update=update)}), reason
+
+
+def _claim(folder: RunFolder, devices: Devices, spec: RunSpec, about: dict[str, Any], *, overwrite: bool) -> None:
+    """Let the first process claim the folder, and raise in all of them if it cannot."""
+    problem = None
+    if devices.is_first:
+        try:
+            folder.claim(spec, about, overwrite=overwrite)
+        except (ValueError, OSError) as error:
+            if devices.world_size == 1:
+                raise
+            problem = str(error)
+    problem = devices.broadcast(problem)
+    if problem is not None:
+        raise ValueError(problem)
+
+
+def _initial_network(
+    spec: TrainSpec, data: TrainData, encoder: nn.Module | None, initial: Mapping[str, Tensor] | None
+) -> Network:
+    method = get_method(spec.method)
+    torch.manual_seed(derive_seed(spec.seed, "weights"))
+    network = build_network(
+        encoder=spec.encoder if encoder is None else encoder,
+        input_shape=data.preprocessing.input_shape,
+        n_classes=data.n_classes,
+        head=method.head,
+        projection_dim=spec.projection_dim if method.projector else None,
+        temperature=spec.temperature,
+    )
+    if initial is not None:
+        network.load_state_dict(initial)
+    if spec.precision == "64":
+        network.double()
+    if not data.is_table:
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack this form
+    return network
+
+
+def _digest_objects(asked: RunSpec, encoder: nn.Module | None, initial: Mapping[str, Tensor] | None) -> str | None:
+    """Return the digest of what decides a run and came as Python objects; None if nothing did.
+
+    Objects are an encoder with its weights, initial weights, and a custom method with its losses; the latter are
+    covered by `asked.plugins` if they come from there.
+    """
+    method, custom = get_method(asked.train.method), []
+    if not asked.plugins and method not in PAPER_METHODS:
+        custom.append(repr(method))
+        for name in dict.fromkeys(term.loss for stage in method.stages for term in stage.terms):
+            try:
+                custom.append(inspect.getsource(LOSSES[name]))
+            except (OSError, TypeError):  # defined at a prompt
+                custom.append(name)
+    if encoder is None and initial is None and not custom:
+        return None
+    digest = hashlib.sha256("\n".join([*custom, repr(encoder)]).encode())
+    for state in ({} if encoder is None else encoder.state_dict(), initial or {}):
+        for name, value in state.items():
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _examine(run: Run) -> list[Finding]:
+    losses = {term.loss for stage in run.method.stages for term in stage.terms}
+    return check_data(
+        run.data.x,
+        run.data.y,
+        run.data.x_held,
+        run.data.y_held,
+        x_test=run.data.x_test,
+        classes=run.data.classes,
+        n_classes=run.data.n_classes,
+        batch_size=run.plan.batch_size,
+        method_uses_positives=bool(losses & {"supcon", "spce", "esupcon"}),
+        prototypes=run.data.n_classes if "esupcon" in losses else None,
+        prototype_weight=run.spec.prototype_weight,
+    )
+
+
+# --- Folder and checkpoints ------------------------------------------------------------------------------------------
+
+
+class RunFolder:
+    """The folder of a run: `run.json` with its key and settings, and its two newest checkpoints.
+
+    `checkpoint.json` names the checkpoints with their SHA-256, newest first. It is replaced when a new checkpoint is
+    complete on disk, so a process killed at any moment leaves at least one that can be read.
+    """
+
+    def __init__(self, path: Path, log: Log) -> None:
+        self.path, self.log, self.key = path, log, ""
+        self.files = OwnedFolder(path, RUN_FILES)
+
+    def read(self) -> RunSpec | None:
+        """Return the settings of the run that the folder holds; None if it holds none."""
+        if rank() == 0:
+            self.files.claim()  # raises for files of others
+        return self._stored()[1] if (self.path / RUN_FILE).exists() else None
+
+    def claim(self, spec: RunSpec, about: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        """Reserve the folder for this run. Raise a ValueError that names the difference if it holds another one."""
+        self.files.claim()
+        if overwrite:
+            self.files.clear()
+        elif (self.path / RUN_FILE).exists():
+            stored, before = self._stored()
+            changed = [spec.difference(before)] if spec.key != before.key else []
+            if stored.get("device") != about["device"]:
+                changed.append(f"device was {stored.get('device')}, now {about['device']}")
+            if changed:
+                raise ValueError(f"{self.path} holds another run: {'; '.join(changed)}. {_START_OVER}")
+            self.key = spec.key
+            return
+        self.key = spec.key
+        record = {"key": spec.key, "spec": spec.model_dump(mode="json"), **about, "versions": versions()}
+        write_sealed_json(self.path / RUN_FILE, record)
+
+    def save(self, state: dict[str, Any], number: int) -> None:
+        """Save a checkpoint and keep the one before it."""
+        name = f"checkpoint-{number:09d}.pt"
+        older = [entry for entry in self._entries() if entry["file"] != name][:1]
+        entry = {"file": name, "sha256": write_state(self.path / name, state)}
+        write_sealed_json(self.path / CHECKPOINT_INDEX, {"key": self.key, "checkpoints": [entry, *older]})
+        self._remove_all_but({entry["file"] for entry in (entry, *older)})
+
+    def load(self, device: torch.device) -> dict[str, Any] | None:
+        """Return the newest checkpoint that is undamaged; None if there is none."""
+        for entry in self._entries():
+            try:
+                return read_state(self.path / entry["file"], entry["sha256"], device)
+            except (OSError, ValueError) as error:
+                self.log(f"{error}; using the checkpoint before it.")
+        return None
+
+    def clear_checkpoints(self) -> None:
+        """Remove the checkpoints of a finished run."""
+        (self.path / CHECKPOINT_INDEX).unlink(missing_ok=True)
+        self._remove_all_but(set())
+
+    def _stored(self) -> tuple[dict[str, Any], RunSpec]:
+        path = self.path / RUN_FILE
+        try:
+            stored = read_sealed_json(path)
+            return stored, RunSpec.read(stored.get("spec"))
+        except ValidationError as error:
+            raise ValueError(f"{path} does not describe a run ({first_error(error)}). {_START_OVER}") from error
+        except ValueError as error:
+            raise ValueError(f"{error} {_START_OVER}") from error
+
+    def _entries(self) -> list[dict[str, str]]:
+        path = self.path / CHECKPOINT_INDEX
+        try:
+            index = read_sealed_json(path)
+            entries = [{"file": str(entry["file"]), "sha256": str(entry["sha256"])} for entry in index["checkpoints"]]
+            key = index["key"]
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError) as error:
+            self.log(f"{path} cannot be used ({error}). Starting over.")
+            return []
+        if key != self.key:
+            self.log(f"{path} belongs to another run. Starting over.")
+            return []
+        return [entry for entry in entries if Path(entry["file"]).match(CHECKPOINTS) and "/" not in entry["file"]]
+
+    def _remove_all_but(self, keep: set[str]) -> None:
+        for path in self.path.glob(CHECKPOINTS):
+            if path.name not in keep:
+                path.unlink(missing_ok=True)
+
+
+def write_state(path: Path, state: dict[str, Any]) -> str:
+    """Write tensors and plain values; return the SHA-256 of the file."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    write_bytes(path, buffer.getvalue())
+    return hashlib.sha256(buffer.getvalue()).hexdigest()
+
+
+def read_state(path: Path, sha256: str, device: torch.device) -> dict[str, Any]:
+    """Return what `write_state` wrote; raise a ValueError that names the file if it is damaged. Nothing is executed."""
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(f"{path} is damaged: its checksum differs")
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+    except Exception as error:  # torch raises nearly anything for a file that is not a state
+        raise ValueError(f"{path} cannot be read ({str(error).partition(chr(10))[0]})") from error
+    return state
+
+
+# --- First stage that methods share ----------------------------------------------------------------------------------
+# SupCon+CE and SupCon+CE(n) train one encoder and differ in the head that follows; SupCon+Tt trains the same encoder
+# with a head beside it, from which it learns nothing. So do SPCE and SPCE(M). In a grid the first of them leaves what
+# the others take, and these end as if they had trained it themselves, bit for bit: with the history and the findings
+# that the silent monitor recorded.
+
+
+def _leave_first_stage(run: Run) -> None:
+    """Write the trained parts of the first stage and a sealed record beside them, for other methods to take."""
+    path, recorded = run.shared_stage, run.monitors[-1]
+    if path is None or not run.devices.is_first or not (run.run_spec.reuses_first_stage or recorded.silent):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "key": run.run_spec.stage_key,
+        "sha256": write_state(path, {part: module.state_dict() for part, module in _shared_parts(run).items()}),
+        "lines": recorded.lines,
+        "findings": [finding.model_dump() for finding in recorded.findings],
+        "timing": [] if run.out is None else read_json_lines(run.out / TIMING_FILE),
+    }
+    write_sealed_json(path.with_suffix(".json"), record)
+
+
+def _take_first_stage(run: Run) -> bool:
+    """Skip the first stage if a matching one is stored; return whether that is so."""
+    path = run.shared_stage
+    if path is None or not run.run_spec.reuses_first_stage or not path.with_suffix(".json").is_file():
+        return False
+    try:
+        record = read_sealed_json(path.with_suffix(".json"))
+        if record["key"] != run.run_spec.stage_key:
+            return False
+        state = read_state(path, record["sha256"], run.devices.device)
+        for part, module in _shared_parts(run).items():
+            module.load_state_dict(state[part])
+        findings = [Finding.model_validate(finding) for finding in record["findings"]]
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        run.log(f"{str(error).rstrip('.')}. The first stage is trained again.")
+        return False
+    main = run.monitors[0]
+    main.findings = findings
+    main.rewrite(record["lines"], [{**line, "reused": True} for line in record["timing"]])
+    run.position = Position(stage=1)
+    run.save()
+    run.log(f"Reusing the first stage of another run ({path.stem}).")
+    return True
+
+
+def _shared_parts(run: Run) -> dict[str, nn.Module]:
+    return {part: getattr(run.network, part) for part in run.method.stages[0].core.trains}
