@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -41,7 +42,7 @@ def test_clean_images_and_tables_have_no_findings(digits: Any) -> None:
     assert checked(x, y, x_test, y_test) == {}
     tables = [part.reshape(len(part), -1) / 16.0 for part in (x, x_test)]
     assert checked(tables[0], y, tables[1], y_test) == {}
-    assert checked(x, y) == checked(x, y, x[:0], y[:0]) == {}
+    assert checked(x, y) == checked(x, y, x[:0], y[:0]) == checked(torch.tensor(x), y.tolist()) == {}
 
 
 def test_test_images_that_equal_training_images_are_a_leak(digits: Any) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -192,14 +193,8 @@ def alone_share(class_counts: IntArray, batch_size: int) -> float:
 
 def batch_size_for(class_counts: IntArray, largest_absent_share: float) -> int:
     """Return the smallest batch whose expected share of absent classes is at most this."""
-    low, high = 1, int(class_counts.sum())
-    while low < high:
-        middle = (low + high) // 2
-        if absent_share(class_counts, middle) <= largest_absent_share:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    sizes = range(1, int(class_counts.sum()) + 1)
+    return sizes[bisect_left(sizes, -largest_absent_share, key=lambda size: -absent_share(class_counts, size))]
 
 
 def most_confident(p: FloatArray, part: float) -> BoolArray:
@@ -259,7 +254,7 @@ def _samples(parts: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, values in parts.items():
         part = found["train"][:0] if values is None else values
-        part = part if hasattr(part, "shape") and hasattr(part, "dtype") else np.asarray(part)
+        part = part if isinstance(getattr(part, "dtype", None), np.dtype) else np.asarray(part)
         if len(part.shape) < 2 or part.dtype.kind not in "biuf" or 0 in part.shape[1:]:
             raise ValueError(
                 f"the {name} part must hold images (n, C, H, W) or a table (n, d) of numbers; got {part.dtype} "
