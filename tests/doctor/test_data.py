@@ -131,7 +131,7 @@ def test_blank_images_are_one_finding_and_no_leak(digits: Any) -> None:
     found = checked(colour, y, colour_test, y_test)
     assert list(found) == ["constant-images"]
     assert found["constant-images"].severity == "note"
-    assert "2 train images and 1 test images" in found["constant-images"].message
+    assert "2 training images and 1 test images" in found["constant-images"].message
     assert "train 4 the first" in found["constant-images"].message
     colour[100:200] = 0
     assert checked(colour, y, colour_test, y_test)["constant-images"].severity == "warning"
@@ -148,7 +148,9 @@ def test_values_that_are_not_finite_are_an_error() -> None:
     found = checked(x, y, x_test, y)
     assert list(found) == ["data-not-finite"]
     assert found["data-not-finite"].severity == "error"
-    assert "2 train samples (the first is 7) and 1 test samples (the first is 50)" in found["data-not-finite"].message
+    assert (
+        "2 training samples (the first is 7) and 1 test samples (the first is 50)" in found["data-not-finite"].message
+    )
 
 
 def test_classes_without_training_samples_are_named(digits: Any) -> None:

@@ -293,7 +293,7 @@ def _scan(x: Any, dtype: DTypeLike) -> _Scan:
 
 def _not_finite(scans: Mapping[str, _Scan]) -> list[Finding]:
     rows = {name: np.flatnonzero(scan.not_finite) for name, scan in scans.items()}
-    samples = [f"{len(bad):,} {name} samples (the first is {bad[0]})" for name, bad in rows.items() if len(bad)]
+    samples = [f"{len(bad):,} {_part(name)} samples (the first is {bad[0]})" for name, bad in rows.items() if len(bad)]
     return [finding("data-not-finite", samples=" and ".join(samples))] if samples else []
 
 
@@ -307,7 +307,7 @@ def _constant_images(scans: Mapping[str, _Scan]) -> list[Finding]:
         finding(
             "constant-images",
             "warning" if share >= CONSTANT_WARNING else "note",
-            images=" and ".join(f"{rows.sum():,} {name} images" for name, rows in blank.items()),
+            images=" and ".join(f"{rows.sum():,} {_part(name)} images" for name, rows in blank.items()),
             share=percent(float(share)),
             first=f"{name} {first}",
         )
@@ -394,6 +394,10 @@ def _batches(
     if prototype_weight == 0:
         found.append(finding("prototype-share"))
     return found
+
+
+def _part(name: str) -> str:
+    return "training" if name == "train" else name
 
 
 def _warning_if(is_severe: bool) -> Severity:

@@ -80,6 +80,8 @@ GAP = 0.2
 IN_A_ROW = 3
 # Rows looked at: enough for stable averages, and the cost does not grow with the data.
 MAX_ROWS = 512
+# Findings that explain why a classifier predicts one class only.
+EXPLANATIONS = {"collapse", "stuck", "lr-too-high", "temperature-too-low", "temperature-too-high"}
 # Above every level: findings of earlier stages are not repeated, unless they become more severe.
 _FROM_EARLIER_STAGE = 1_000_000
 
@@ -411,22 +413,12 @@ class Watch:
         if self._in_a_row("overfit", gap >= GAP, IN_A_ROW):
             shares: dict[str, Any] = {"train": percent(train), "held_out": percent(accuracy)}
             found += self._report("overfitting", level=int(gap / GAP), epoch=epoch + 1, **shares)
+        # Only at the end: at its start a healthy run may predict one class too.
         n_other = int((y != predicted[0]).sum())
-        explained = {"collapse", "stuck", "lr-too-high", "temperature-too-low", "temperature-too-high"}
-        is_last = state.steps >= self.n_steps
-        if (
-            is_last
-            and (predicted == predicted[0]).all()
-            and n_other >= FEWEST_MISSED
-            and not explained & set(state.reported)
-        ):
-            values: dict[str, Any] = {
-                "n": len(y),
-                "samples": "training samples",
-                "name": f"class {predicted[0]}",
-                "n_other": n_other,
-            }
-            found += self._report("one-prediction", None, **values)
+        is_constant = bool((predicted == predicted[0]).all()) and n_other >= FEWEST_MISSED
+        if is_constant and state.steps >= self.n_steps and not EXPLANATIONS & set(state.reported):
+            name = f"class {predicted[0]}"
+            found += self._report("one-prediction", n=len(y), samples="training samples", name=name, n_other=n_other)
         return found
 
     def _check_rank(self, z: Floats, y: IntArray) -> list[Finding]:
