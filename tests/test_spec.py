@@ -89,6 +89,12 @@ def test_every_field_decides_the_key() -> None:
     assert len(set(keys)) == len(keys)
 
 
+def test_places_of_data_are_not_part_of_the_key() -> None:
+    places = {"data_dir": "/somewhere", "cache_dir": "/elsewhere", "workers": 3, "download": False, "strict": True}
+    assert run(data=places).key == run().key
+    assert "data_dir" not in run(data=places).model_dump()["data"]
+
+
 def test_key_covers_the_content_of_the_data_and_not_its_path() -> None:
     assert run(source="here").key == run(source="there").key
     assert run(source="here", content=None).key != run(source="there", content=None).key
@@ -143,8 +149,8 @@ def test_bad_setting_is_refused_by_name(change: dict[str, Any]) -> None:
 
 
 def test_bad_run_setting_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="data options must be among"):
-        run(data={"data_dir": "/somewhere"})
+    with pytest.raises(ValueError, match=r"data\.typo"):
+        run(data={"typo": 1})
     with pytest.raises(ValueError, match="noise_kind"):
         run(noise_kind="strange")
     with pytest.raises(ValueError, match="processes"):

@@ -9,17 +9,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from esupcon.data.recipes import RECIPES
+from esupcon.data import DataOptions
+from esupcon.data.augmentations import AUGMENTATIONS
 from esupcon.methods import METHODS, Stage
 
 SCHEMA = 2
 #: Batch size, in images, of the reference learning rates in `esupcon.methods`.
 REFERENCE_BATCH = 1024
-# Options of `esupcon.data.load` that decide which samples a run sees; where they lie and who decodes them does not.
-DATA_OPTIONS = (
-    *("image_size", "channels", "split_seed", "test_fraction", "n_per_class"),
-    *("layout", "image_column", "label_column"),
-)
 
 
 class TrainSpec(BaseModel):
@@ -46,7 +42,7 @@ class TrainSpec(BaseModel):
     prototype_lr: float = Field(1.0, gt=0, description="rate of the prototypes relative to that of the encoder")
     spce_average: Literal["class", "batch"] = Field("class", description="class: class means; batch: the literal 1/N")
     projection_dim: int = Field(128, ge=1, description="width of the projection that SupCon is computed on")
-    augmentation: str = Field("auto", description="auto, " + ", ".join(RECIPES))
+    augmentation: str = Field("auto", description="auto, " + ", ".join(AUGMENTATIONS))
     precision: Literal["auto", "32", "bf16", "64"] = Field(
         "auto", description="auto: bf16 if the processor has bfloat16 instructions that work, else 32"
     )
@@ -72,8 +68,8 @@ class TrainSpec(BaseModel):
     @field_validator("augmentation")
     @classmethod
     def _known_augmentation(cls, value: str) -> str:
-        if value != "auto" and value not in RECIPES:
-            raise ValueError(f"augmentation must be auto or one of {', '.join(RECIPES)}; got {value!r}")
+        if value != "auto" and value not in AUGMENTATIONS:
+            raise ValueError(f"augmentation must be auto or one of {', '.join(AUGMENTATIONS)}; got {value!r}")
         return value
 
     def stage_lr(self, stage: Stage, batch_size: int) -> float:
@@ -100,7 +96,7 @@ class RunSpec(BaseModel):
 
     source: str = Field(description="name of a data set, or a path")
     content: str | None = Field(None, description="digest of the content of the data; None: not read yet")
-    data: dict[str, int | float | str] = Field(default_factory=dict, description=", ".join(DATA_OPTIONS))
+    data: DataOptions = Field(DataOptions.model_validate({}), description="how the source is read")
     n_train: int | None = Field(None, ge=1, description="number of training samples")
     imbalance_rate: float | None = Field(None, gt=0, le=1, description="share kept of half of the classes")
     noise_rate: float | None = Field(None, ge=0, le=1, description="share of the training labels made wrong")
@@ -110,14 +106,6 @@ class RunSpec(BaseModel):
     plugins: dict[str, str] = Field(default_factory=dict, description="custom modules by name, with their SHA-256")
     processes: int = Field(1, ge=1, description="processes that train together")
     objects: str | None = Field(None, description="digest of encoder, initial weights or method passed from Python")
-
-    @field_validator("data")
-    @classmethod
-    def _known_options(cls, value: dict[str, Any]) -> dict[str, Any]:
-        unknown = sorted(set(value) - set(DATA_OPTIONS))
-        if unknown:
-            raise ValueError(f"data options must be among {', '.join(DATA_OPTIONS)}; got {', '.join(unknown)}")
-        return value
 
     @classmethod
     def read(cls, content: Any) -> RunSpec:
@@ -157,7 +145,7 @@ class RunSpec(BaseModel):
 
         def flat(run: RunSpec) -> dict[str, Any]:
             own = run.model_dump(exclude={"source", "train", "data"})
-            return {**own, **run.model_dump()["data"], **run.train.model_dump()}
+            return {**own, **run.data.model_dump(), **run.train.model_dump()}
 
         now, then = flat(self), flat(before)
         words = {"content": "the data differ", "objects": "the encoder, its initial weights or the method differ"}

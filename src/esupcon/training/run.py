@@ -45,7 +45,7 @@ from esupcon.training.result import CHECKPOINT_INDEX, CHECKPOINTS, RUN_FILE, RUN
 WATCHED_ROWS, MEAN_ROWS = 512, 2000
 #: Rows that are evaluated between two checks whether the run should stop.
 ROWS_BETWEEN_CHECKS = 1024
-_START_OVER = "Choose another folder, or delete this one to start over (esupcon train: --overwrite)."
+START_OVER = "Choose another folder, or delete this one to start over (esupcon train: --overwrite)."
 
 
 class TrainingInterrupted(Exception):  # noqa: N818 - not an error: the run can continue
@@ -273,7 +273,7 @@ class Run:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
             raise ValueError(
-                f"the checkpoint in {self.out} cannot be continued by this version ({reason}). {_START_OVER}"
+                f"the checkpoint in {self.out} cannot be continued by this version ({reason}). {START_OVER}"
             ) from error
         at = self.position
         self.log(f"Continuing at epoch {at.epoch + 1}, step {at.step + 1} (run {self.run_spec.key}).")
@@ -363,7 +363,7 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
     check_losses(method.stages)
     encoder, initial, accelerator = get("encoder"), get("initial"), get("accelerator", "auto")
     asked = asked.model_copy(
-        update={"processes": n_processes(get("devices", 1)), "objects": _digest_objects(asked, encoder, initial)}
+        update={"processes": n_processes(get("devices", 1)), "objects": digest_objects(asked, encoder, initial)}
     )
     random_state, threads = torch.get_rng_state(), torch.get_num_threads()
     with Progress(get("progress")) as progress:
@@ -371,7 +371,7 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
         out = get("out")
         folder = None if out is None else RunFolder(Path(out), log)
         known = folder.read() if folder is not None and not get("overwrite", False) else None
-        run_spec, reason = _resolve(asked, known, accelerator, data)
+        run_spec, reason = resolve(asked, known, accelerator, images=not data.is_table)
         try:
             torch.set_num_threads(run_spec.train.threads or threads)
             network = _initial_network(run_spec.train, data, encoder, initial)
@@ -412,12 +412,14 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
             torch.set_num_threads(threads)
 
 
-def _resolve(asked: RunSpec, known: RunSpec | None, accelerator: str, data: TrainData) -> tuple[RunSpec, str]:
-    """Return the spec with precision and threads: as asked for, as an earlier process of this run had them, or as
-    this machine has them. The second value is the reason for the precision."""
+def resolve(asked: RunSpec, known: RunSpec | None, accelerator: str, *, images: bool) -> tuple[RunSpec, str]:
+    """Return the spec with precision and threads, and the reason for the precision.
+
+    Both are as asked for; else as the `known` earlier process of this run had them; else as this machine has them.
+    """
     train = asked.train
     wanted = known.train.precision if known is not None and train.precision == "auto" else train.precision
-    precision, reason = choose_precision(wanted, accelerator, images=not data.is_table)
+    precision, reason = choose_precision(wanted, accelerator, images=images)
     threads = train.threads or (known.train.threads if known is not None else None) or torch.get_num_threads()
     update = {"precision": precision, "threads": threads}
     return asked.model_copy(update={"train": train.model_copy(update=update)}), reason
@@ -460,7 +462,9 @@ def _initial_network(
     return network
 
 
-def _digest_objects(asked: RunSpec, encoder: nn.Module | None, initial: Mapping[str, Tensor] | None) -> str | None:
+def digest_objects(
+    asked: RunSpec, encoder: nn.Module | None = None, initial: Mapping[str, Tensor] | None = None
+) -> str | None:
     """Return the digest of what decides a run and came as Python objects; None if nothing did.
 
     Objects are an encoder with its weights, initial weights, and a custom method with its losses; the latter are
@@ -532,7 +536,7 @@ class RunFolder:
             if stored.get("device") != about["device"]:
                 changed.append(f"device was {stored.get('device')}, now {about['device']}")
             if changed:
-                raise ValueError(f"{self.path} holds another run: {'; '.join(changed)}. {_START_OVER}")
+                raise ValueError(f"{self.path} holds another run: {'; '.join(changed)}. {START_OVER}")
             self.key = spec.key
             return
         self.key = spec.key
@@ -567,9 +571,9 @@ class RunFolder:
             stored = read_sealed_json(path)
             return stored, RunSpec.read(stored.get("spec"))
         except ValidationError as error:
-            raise ValueError(f"{path} does not describe a run ({first_error(error)}). {_START_OVER}") from error
+            raise ValueError(f"{path} does not describe a run ({first_error(error)}). {START_OVER}") from error
         except ValueError as error:
-            raise ValueError(f"{error} {_START_OVER}") from error
+            raise ValueError(f"{error} {START_OVER}") from error
 
     def _entries(self) -> list[dict[str, str]]:
         path = self.path / CHECKPOINT_INDEX
