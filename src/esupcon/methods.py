@@ -189,7 +189,6 @@ def get_method(method: str | Method) -> Method:
 
 
 # Old names of the two properties, to be deleted when nothing imports them.
-LossName = str
 
 
 def first_stage(method: str | Method) -> str | None:

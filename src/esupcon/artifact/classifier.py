@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from esupcon._contrast import unit_rows
 from esupcon.artifact.config import ArtifactConfig, Label, in_one_line
 from esupcon.artifact.folder import read_artifact, save_artifact
 from esupcon.artifact.inputs import as_rows, network_batch
-from esupcon.cosine import unit_rows
 from esupcon.heads import PrototypeHead
 from esupcon.models import Network
 from esupcon.probability.posteriors import softmax

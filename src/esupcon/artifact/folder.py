@@ -13,7 +13,7 @@ from torch import nn
 from esupcon.artifact.card import model_card
 from esupcon.artifact.config import CUSTOM, ArtifactConfig, config_text, parse_config, text_digest
 from esupcon.artifact.weights import WEIGHTS, check_network, read_network, write_weights
-from esupcon.models import Network, resolve_spec
+from esupcon.models import Network, resolve_encoder
 
 __all__ = ["CARD", "CONFIG", "WEIGHTS", "read_artifact", "save_artifact", "surviving"]
 
@@ -34,7 +34,7 @@ def save_artifact(
     if target.exists():
         _refuse_to_replace(target, overwrite)
     # By its own name, so that a later esupcon, whose "auto" may mean another encoder, still builds this one.
-    config = config.model_copy(update={"encoder": resolve_spec(config.encoder, config.input_shape)})
+    config = config.model_copy(update={"encoder": resolve_encoder(config.encoder, config.input_shape)})
     check_network(network, config)
     text = config_text(config)
     target.parent.mkdir(parents=True, exist_ok=True)

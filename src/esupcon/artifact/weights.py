@@ -20,9 +20,8 @@ from torch.overrides import TorchFunctionMode
 from esupcon.artifact.config import CUSTOM, ArtifactConfig
 from esupcon.files import quoted
 from esupcon.heads import LinearHead, PrototypeHead
-from esupcon.models.build import build_encoder, build_head, build_projector, embedding_dim
-from esupcon.models.custom import CustomEncoder
-from esupcon.models.network import Network, ProjectionHead
+from esupcon.models.encoders import CustomEncoder, build_encoder, embedding_dim
+from esupcon.models.network import Network, ProjectionHead, build_head, build_projector
 
 __all__ = ["WEIGHTS", "check_network", "read_network", "write_weights"]
 

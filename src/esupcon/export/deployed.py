@@ -7,8 +7,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from esupcon._contrast import unit_rows
 from esupcon.artifact import ArtifactConfig, Classifier, TablePreprocessing
-from esupcon.cosine import unit_rows
 from esupcon.export.quiet import quiet
 from esupcon.heads import PrototypeHead
 from esupcon.models import Network

@@ -4,8 +4,6 @@ from esupcon.models.encoders import MLP, ResNet, build_encoder, resolve_encoder
 from esupcon.models.fast import FastEncoder
 from esupcon.models.network import Network, ProjectionHead, build_network
 
-resolve_spec = resolve_encoder  # old name, to be deleted when nothing imports it
-
 __all__ = [
     "MLP",
     "FastEncoder",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from esupcon.artifact import ArtifactConfig, Classifier, ImagePreprocessing, load_artifact, save_artifact
 from esupcon.artifact.folder import surviving
 from esupcon.methods import get_method
-from esupcon.models import resolve_spec
+from esupcon.models import resolve_encoder
 from esupcon.training import Fitted
 
 MODEL_FOLDER = "model"
@@ -82,7 +82,7 @@ def save_trained(folder: Path, fitted: Fitted, outcome: dict[str, Any], provenan
     seen = data.preprocessing
     assert seen.kind == "image"
     config = ArtifactConfig(
-        encoder=resolve_spec(spec.encoder, seen.input_shape),
+        encoder=resolve_encoder(spec.encoder, seen.input_shape),
         input_shape=seen.input_shape,
         classes=tuple(outcome["data"]["classes"]),
         head=method.head,

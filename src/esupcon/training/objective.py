@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from esupcon import functional as F
 from esupcon.functional import Anchors
-from esupcon.methods import LossName, Stage, Term
+from esupcon.methods import Stage, Term
 from esupcon.spec import TrainSpec
 from esupcon.training.batches import derive_seed, seed_layers
 
@@ -77,7 +77,7 @@ def _prototypes(batch: BatchOutputs) -> Tensor:
 
 LossFunction = Callable[[Tensor, BatchOutputs, TrainSpec], Tensor]
 #: The losses that a term can name.
-LOSSES: dict[LossName, LossFunction] = {
+LOSSES: dict[str, LossFunction] = {
     "ce": _ce,
     "supcon": _supcon,
     "spce": _spce,
@@ -86,7 +86,7 @@ LOSSES: dict[LossName, LossFunction] = {
 }
 
 
-def register_loss(name: LossName, function: LossFunction) -> None:
+def register_loss(name: str, function: LossFunction) -> None:
     """Register a custom loss for the terms of methods: `function(z, batch, spec)`, with z the output of the term.
 
     It must be a mean over the rows of z, restricted to `batch.anchors` if these are given. Registering a different

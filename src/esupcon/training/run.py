@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn, optim
 
 from esupcon._console import Log
+from esupcon._contrast import unit_rows
 from esupcon._io import (
     OwnedFolder,
     PathLike,
@@ -29,7 +30,6 @@ from esupcon._io import (
 )
 from esupcon.classifier.classifier import Classifier
 from esupcon.classifier.preprocessing import Rows
-from esupcon.cosine import unit_rows
 from esupcon.doctor import Finding, check_data
 from esupcon.heads import PrototypeHead, class_means
 from esupcon.methods import PAPER_METHODS, Method, Stage, get_method
