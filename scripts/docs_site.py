@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Pages that lie outside docs/ in the repository.
+#: Pages outside docs/.
 OUTSIDE = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "project/contributing.md",
@@ -39,7 +39,7 @@ _ENTRY = re.compile(r"^- \[[^\]]+\]\(([^)#]+)\)", flags=re.MULTILINE)
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:
-    """The text with `change` applied to everything but fenced blocks and code within a line."""
+    """Return the text with `change` applied to everything but code."""
     written = []
     for number, part in enumerate(_FENCED.split(text)):
         if number % 3 == 0:
@@ -51,7 +51,7 @@ def outside_code(text: str, change: Callable[[str], str]) -> str:
 
 
 def site_place(path: str) -> str | None:
-    """Where a file of the repository, by its path from the root, lies among the site's sources."""
+    """Return the place of a file of the repository among the sources of the site, or None."""
     if path in OUTSIDE:
         return OUTSIDE[path]
     if re.fullmatch(r"examples/\w+\.py", path):
@@ -60,9 +60,9 @@ def site_place(path: str) -> str | None:
 
 
 def lay_out(folder: Path, generated: dict[str, str], extra: dict[str, str]) -> list[str]:
-    """Writes all sources into `folder` and returns their names.
+    """Write all sources into `folder` and return their names.
 
-    `generated` fills the marked places of pages; `extra` are whole pages, by name, that no file of the repository has.
+    `generated` fills the marked places of pages; `extra` are whole generated pages by name.
     """
     pages = {path.relative_to(ROOT).as_posix(): path for path in sorted((ROOT / "docs").rglob("*.md"))}
     pages |= {name: ROOT / name for name in OUTSIDE if name != "README.md"}
@@ -84,7 +84,7 @@ def lay_out(folder: Path, generated: dict[str, str], extra: dict[str, str]) -> l
 
 
 def navigation(index: str) -> str:
-    """The lists of the front page, as the site's navigation: a group for each section, an entry for each first link."""
+    """Return the navigation: a group per section of the front page, an entry per first link of its lists."""
     _, *sections = _SECTION.split(index)
     groups = []
     for title, content in zip(sections[::2], sections[1::2], strict=True):
@@ -95,7 +95,7 @@ def navigation(index: str) -> str:
 
 
 def notebook_markdown(script: str, name: str) -> str:
-    """A notebook that is kept as a script, in cells begun by `# %%`, as a page."""
+    """Return a script with cells that start with `# %%` as a page."""
     start, *cells = _CELL.split(script)
     if start.strip() or not cells or cells[0].strip() != "[markdown]":
         raise ValueError(f"{name} must begin with a cell of text, # %% [markdown], whose first line is its title.")
@@ -127,7 +127,7 @@ def _relinked(text: str, page: str, folder: Path) -> str:
             return found[1]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
         place = site_place(path)
-        if place is None:  # a file of the repository that is no page: it comes along
+        if place is None:  # not a page: copy the file
             place = f"files/{path}"
         if not place.endswith(".md"):
             _copy(ROOT / path, folder / place, page)
@@ -138,7 +138,7 @@ def _relinked(text: str, page: str, folder: Path) -> str:
 
 def _copy(source: Path, target: Path, page: str) -> None:
     if not source.is_file():
-        raise FileNotFoundError(f"{page} links to {source.relative_to(ROOT)}, which is no file. Mend the link.")
+        raise FileNotFoundError(f"{page} links to {source.relative_to(ROOT)}, which is not a file. Fix the link.")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
 
@@ -151,19 +151,19 @@ def missing() -> list[str]:
 
 
 def build(out: Path) -> int:
-    """Writes the site at `out` and returns Sphinx's exit code; after an error what was there stays."""
-    # Imported late: they import the whole package, and with it torch.
-    from docs_reference import PAGES, cli_reference, module_summary, page_markdown  # noqa: PLC0415
+    """Write the site to `out` and return Sphinx's exit code; after an error an earlier site stays."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from docs_reference import PAGES, api_page, cli_reference, summary  # noqa: PLC0415 - imports torch
 
-    modules = "".join(f"- [{page.name}](api/{page.name}.md): {module_summary(page)}\n" for page in PAGES)
-    entries = "\n".join(f"api/{page.name}" for page in PAGES)
+    modules = "".join(f"- [{name}](api/{name}.md): {summary(name)}\n" for name in PAGES)
+    entries = "\n".join(f"api/{name}" for name in PAGES)
     toctree = f"\n:::{{toctree}}\n:hidden:\n\n{entries}\n:::\n"
     with tempfile.TemporaryDirectory() as temporary:
         sources, site = Path(temporary) / "sources", Path(temporary) / "site"
         lay_out(
             sources,
             generated={"commands": cli_reference(), "modules": modules + toctree},
-            extra={f"reference/api/{page.name}.md": page_markdown(page) for page in PAGES},
+            extra={f"reference/api/{name}.md": api_page(name) for name in PAGES},
         )
         words = ["-b", "html", "-W", "--keep-going", "-q", "-c", str(ROOT / "docs"), str(sources), str(site)]
         done = subprocess.run([sys.executable, "-P", "-m", "sphinx", *words], check=False)
@@ -185,7 +185,7 @@ def main() -> int:
         print(f"{', '.join(missing())} not installed: pip install -e '.[docs]'", file=sys.stderr)
         return 2
     if given.out.exists() and not (given.out / "searchindex.js").is_file():
-        print(f"{given.out} is there and is no site; it is left alone. Pass another --out.", file=sys.stderr)
+        print(f"{given.out} exists and is not a site. Pass another --out.", file=sys.stderr)
         return 2
     code = build(given.out)
     if code == 0:

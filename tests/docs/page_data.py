@@ -1,4 +1,4 @@
-"""Small data in the forms that the pages suppose: what a reader would have in the folder the commands are typed in."""
+"""Small data in the forms that the pages expect in the current folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from page_commands import Block, blocks_of, python_blocks
+from pages import blocks
 from PIL import Image
 
 from esupcon.data import named
@@ -22,22 +22,22 @@ _CIFAR10_NAMES = b"airplane automobile bird cat deer dog frog horse ship truck".
 def prepare(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill the empty `folder` for the commands of a page. Data sets by name lie in `folder`/datasets."""
     if page.name == "getting-started.md":
-        exec(
-            compile(python_blocks(page)[0], page.name, "exec"), {}
-        )  # it writes photos/, and the shown output is of them
+        exec(compile(blocks(page, "python")[0], page.name, "exec"), {})  # writes photos/; the shown output is of them
         write_new(folder / "new")
         return
     write_photos(folder / "photos")
     write_new(folder / "new")
     write_csv(folder / "labels.csv", folder / "photos")
     write_cifar(folder / "datasets", monkeypatch)
-    tables = [block for block in blocks_of(page) if block.language == "toml"]
-    for table in tables:
-        write_table(table, folder)
+    for table in blocks(page, "toml"):
+        (folder / "mine.toml").write_text(table)
+        if '"mine.py"' in table:
+            registering = [code for code in blocks(page, "python") if "register" in code]
+            (folder / "mine.py").write_text("\n\n".join(registering))
 
 
 def write_photos(root: Path, n_each: int = 20) -> None:
-    """photos/cat/003.jpg and so on: 16x16, each class with a colour of its own."""
+    """Write photos/cat/003.jpg and so on: 16x16, one colour per class."""
     rng = np.random.default_rng(0)
     for k, name in enumerate(CLASSES):
         (root / name).mkdir(parents=True)
@@ -93,12 +93,3 @@ def _rows(rng: np.random.Generator, n: int) -> NDArray[np.uint8]:
 def _pickle(path: Path, content: dict[bytes, object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(pickle.dumps(content, protocol=3))
-
-
-def write_table(block: Block, folder: Path) -> None:
-    """mine.toml as the page has it; with the page's registering blocks as mine.py, where the table asks for that."""
-    text = "\n".join(block.lines)
-    (folder / "mine.toml").write_text(text + "\n")
-    if '"mine.py"' in text:
-        registering = [code for code in python_blocks(block.page) if "register" in code]
-        (folder / "mine.py").write_text("\n\n".join(registering) + "\n")

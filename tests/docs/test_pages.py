@@ -1,0 +1,189 @@
+"""README and documentation stay true: links lead somewhere, code runs, commands run and print what is shown."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from page_data import prepare
+from pages import (
+    PAGES,
+    ROOT,
+    blocks,
+    broken_links,
+    command_line,
+    commands,
+    has_shown_form,
+    inline_code,
+    links_and_anchors,
+    options_of,
+    parse,
+)
+
+from esupcon.cli import grids, main
+from esupcon.data.dataset import _REGISTERED
+from esupcon.methods import METHODS
+from esupcon.training.objective import LOSSES
+from in_this_process import InThisProcess
+
+# Added to a command so that it ends in seconds, unless its output is shown.
+SMALLER_TRAINING = ("--epochs", "1", "--encoder", "mlp-16x1")
+SMALLER_RUNS = ("--set", "epochs=1", "--set", "encoder=mlp-16x1")
+FEWER = {"--method": "ce", "--seeds": "1"}
+ONLY_PLANNED = ("--ray", "paper")  # a cluster is needed; the paper's scale takes days
+LINKED = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/README.md"))]
+
+
+@pytest.fixture
+def registers() -> Iterator[None]:
+    """Forget what a page registers."""
+    before = [(register, dict(register)) for register in (METHODS, LOSSES, _REGISTERED)]
+    yield
+    for register, content in before:
+        register.clear()
+        register.update(content)
+    for name in [name for name in sys.modules if name.startswith("esupcon_table_module_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registers: None) -> Path:
+    """Change to an empty folder with a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ESUPCON_DATA", str(tmp_path / "datasets"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [*LINKED, *sorted((ROOT / "docs" / "reference").glob("*.md"))], ids=lambda p: p.name)
+def test_links_and_anchors_lead_somewhere(page: Path) -> None:
+    assert list(broken_links(page, ROOT)) == []
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# Title\n\n## `no-positives`\n\n## Same\n\n## Same\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# From `nn.CrossEntropyLoss`, and why?\n\n[a](other.md) [b](other.md#no-positives) [c](other.md#same-1)\n"
+        "[e](https://x.org/a#b) [f](#from-nncrossentropyloss-and-why) `[code](nowhere.md)`\n\n"
+        "| [g](missing.md) | ![h](no.png) |\n|---|---|\n| [i](other.md#same-2) | [j](#absent) |\n\n"
+        "[k](../outside.md) [l](http://x.org) [m](/root.md) [n][ref]\n\n[ref]: lost.md\n"
+    )
+    named = [line.rpartition(": no ")[0] for line in broken_links(page, tmp_path)]
+    wrong = ["missing.md", "no.png", "other.md#same-2", "#absent", "../outside.md", "http://x.org", "/root.md"]
+    assert named == [*wrong, "lost.md"]
+    assert links_and_anchors("# a b\n\n# a-b\n")[1] == {"a-b", "a-b-1"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_python_blocks_run(page: Path, folder: Path) -> None:
+    """All blocks of a page, one after the other."""
+    scope: dict[str, object] = {}
+    for block in blocks(page, "python"):
+        exec(compile(block, page.name, "exec"), scope)
+    if page.name == "README.md":
+        assert scope["probabilities"].shape == (128, 10)
+        assert scope["posterior"].shape == (1297, 10)
+        assert scope["classifier"].score(scope["X"][500:], scope["y"][500:]) > 0.85
+
+
+def test_readme_shows_the_loss_on_the_first_screen() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text[: text.index("ESupConLoss(")].count("\n") < 30
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if list(commands(page))], ids=lambda page: page.name)
+def test_commands_run_and_print_what_is_shown(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grids, "LocalExecutor", InThisProcess)
+    monkeypatch.setattr(grids, "_DEMO_OVERRIDES", {"epochs": 1, "encoder": "mlp-16x1"})
+    prepare(page, folder, monkeypatch)
+    for command in commands(page):
+        words = command.words
+        if words[0] != "esupcon":
+            _check_other(words)
+            continue
+        parse(words[1:])
+        added = [] if command.shown or command.needs_shell else _smaller(words[1:])
+        if command.needs_shell:
+            code, printed = _run_in_shell(command.text)
+        else:
+            code, printed = _run([*words[1:], *added], monkeypatch)
+        assert code == 0, f"{command}: {printed}"
+        if command.shown:
+            assert has_shown_form(command.shown, printed), f"{command} is shown with other output than\n{printed}"
+        for option, name in pairwise(words):
+            if option in ("--out", "--store", "--plot", ">") and "--dry-run" not in added:
+                assert Path(name).is_dir() or Path(name).stat().st_size > 0, f"{command} left no {name}"
+
+
+def _smaller(words: list[str]) -> list[str]:
+    if words[0] == "train":
+        return [*SMALLER_TRAINING]
+    if words[0] != "reproduce" or "--dry-run" in words:
+        return []
+    if any(mark in words for mark in ONLY_PLANNED):
+        return ["--dry-run"]
+    if any(word.endswith(".toml") for word in words):
+        return [*SMALLER_RUNS]
+    fewer = [word for option, value in FEWER.items() if option not in words for word in (option, value)]
+    return [*SMALLER_RUNS, "--set", "n_train=150", *fewer]
+
+
+def _run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["esupcon", *words])
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = main(words)
+    return code, printed.getvalue()
+
+
+def _run_in_shell(text: str) -> tuple[int, str]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(["sh", "-c", text], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def _check_other(words: list[str]) -> None:
+    """Check commands that a test cannot run: make sets up an environment, pip installs, ray leaves a cluster."""
+    if words[0] == "make":
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+        assert words[1:] and set(words[1:]) <= targets
+    elif words[0] == "pip":
+        extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+        wanted = re.findall(r"(?:esupcon|\.)(?:\[([\w,]+)\])?", words[-1])
+        assert {extra for one in wanted for extra in one.split(",") if extra} <= extras
+    else:
+        assert words[0] == "ray", f"add {words[0]} here, with what is checked instead of running it"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_options_in_sentences_exist(page: Path) -> None:
+    known = set(command_line().commands)
+    for text in inline_code(page):
+        words = text.split()
+        named = {word.split("=")[0] for word in words if re.fullmatch(r"--[a-z][a-z-]*(=.*)?", word)}
+        if words[0] == "esupcon" and len(words) > 1:
+            assert words[1] in known or words[1].startswith("--"), f"{page.name}: `{text}`"
+            assert named <= (options_of(words[1]) if words[1] in known else options_of()), f"{page.name}: `{text}`"
+        elif text.startswith("--"):
+            assert named <= options_of(), f"{page.name}: `{text}`"
+
+
+def test_output_is_compared_by_form() -> None:
+    shown = ("a note: the 10 of ...", "", " ECE   3.5 % (1.4 to 5.7)", " ─────", "...", "Next:  run")
+    printed = "a note: the 10 of them, and so on\n ECE 12.25 % (11.0 to 14.1)\n\n ──\nmore\nand more\nNext:   run\n"
+    assert has_shown_form(shown, printed)
+    assert has_shown_form(shown, printed.replace("more\nand more\n", ""))
+    others = (("10", "11"), ("ECE", "NLL"), ("Next", "Then"), ("12.25 %", "12 %"), ("run\n", "run\none more\n"))
+    for old, new in others:
+        assert not has_shown_form(shown, printed.replace(old, new))

@@ -1,0 +1,279 @@
+"""The site: built without a warning, whole references, links that lead somewhere, quiet and offline in a browser."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+import esupcon
+from esupcon.cli import main as esupcon_main
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+
+from docs_reference import (  # noqa: E402 - outside the package
+    _OLD,
+    PAGES,
+    api_page,
+    cli_reference,
+    command_tree,
+    markdown,
+    plain,
+    public_names,
+    signature,
+)
+from docs_site import lay_out, main, missing, navigation, notebook_markdown, outside_code, site_place  # noqa: E402
+
+# Tables, code and equations scroll by themselves; the drawers wait outside the window.
+OUTSIDE = """(width) => [...document.querySelectorAll("article *")]
+  .filter((e) => !e.closest(".table-wrapper, pre, .equation, .visually-hidden"))
+  .filter((e) => e.getBoundingClientRect().right > width + 1 && e.getBoundingClientRect().width > 0)
+  .map((e) => e.outerHTML.slice(0, 80))"""
+
+
+# --- Sources ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    entries = re.findall(r"^(?!:)(\S+)$", navigation((ROOT / "docs" / "index.md").read_text()), flags=re.MULTILINE)
+    pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert len(entries) == len(set(entries))
+    assert pages - {"index"} <= set(entries), "list the new page in docs/index.md"
+
+
+def test_pages_are_laid_out_with_their_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("docs", "examples"):
+        (tmp_path / name).mkdir()
+    for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
+        (tmp_path / name).write_text("# x\n")
+    (tmp_path / "examples" / "README.md").write_text("# x\n\n| [one](one.py) | x |\n")
+    (tmp_path / "examples" / "one.py").write_text("# %% [markdown]\n# # One\n# [a](../docs/index.md)\n")
+    (tmp_path / "docs" / "index.md").write_text("# x\n\n## Read\n\n- [a](../SECURITY.md#x)\n- [b](../x.py)\n")
+    (tmp_path / "x.py").write_text("1\n")
+    monkeypatch.setattr("docs_site.ROOT", tmp_path)
+    assert set(lay_out(tmp_path / "out", {}, {"extra.md": "y"})) >= {"index.md", "project/security.md", "extra.md"}
+    index = (tmp_path / "out" / "index.md").read_text()
+    assert "[a](project/security.md#x)" in index and "[b](files/x.py)" in index
+    assert (tmp_path / "out" / "files" / "x.py").is_file()
+    assert "[a](../index.md)" in (tmp_path / "out" / "examples" / "one.md").read_text()
+    (tmp_path / "x.py").unlink()
+    with pytest.raises(FileNotFoundError, match=r"docs/index.md links to x.py"):
+        lay_out(tmp_path / "out", {}, {})
+
+
+def test_text_is_converted() -> None:
+    text = "a `b` c\n```\na\n```\n~~~text\na\n~~~\n[`a`](a)\n````md\n```\na\n```\n````\na"
+    changed = outside_code(text, lambda part: part.replace("a", "A"))
+    assert changed == "A `b` c\n```\na\n```\n~~~text\na\n~~~\n[`a`](A)\n````md\n```\na\n```\n````\nA"
+    script = "# %% [markdown]\n# # Title\n#\n# Words.\n\n# %%\nx = 1\n\n\n# %% [markdown]\n# More.\n\n# %%\n"
+    assert notebook_markdown(script, "examples/x.py").endswith("Words.\n\n```python\nx = 1\n```\n\nMore.\n")
+    with pytest.raises(ValueError, match=r"^examples/x.py must begin with a cell of text"):
+        notebook_markdown("x = 1\n", "examples/x.py")
+    assert site_place("examples/a_b.py") == "examples/a_b.md"
+    assert site_place("src/esupcon/losses.py") is None
+    docstring = "Use $HOME and `$x`.\n\nname: what it is, at\n    length\nother, more: two of them\n"
+    assert (
+        markdown(docstring)
+        == "Use \\$HOME and `$x`.\n\n`name`\n: what it is, at\n  length\n\n`other`, `more`\n: two of them"
+    )
+    assert plain("a*b_c") == "a\\*b\\_c"
+
+
+# --- References ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(command_tree().commands))
+def test_everything_in_help_is_in_the_reference(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, *parts = re.split(r"^## (.+)$", cli_reference(), flags=re.MULTILINE)
+    section = dict(zip(parts[::2], parts[1::2], strict=True))[f"esupcon {name}"].replace("\\", "")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert esupcon_main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", shown)) - {"--help"}
+    described = set(re.findall(r"^:::\{option\} (--[a-z-]+)", section, flags=re.MULTILINE))
+    assert options and options - described <= set(re.findall(r"--[a-z-]+", section)) and described <= options
+    words = " ".join(re.sub(r"[│╭╮╰╯─]", " ", shown).split())
+    for default in re.findall(r"\[default: \(?(.+?)\)?\]", words):
+        assert f"Default: {default}." in section or f"Default: `{default}`." in section
+    for parameter in command_tree().commands[name].params:
+        assert parameter.help and " ".join(parameter.help.split()) in section, parameter.name
+
+
+def test_every_package_is_public_or_internal() -> None:
+    packages = {found.name for found in pkgutil.iter_modules(esupcon.__path__) if not found.name.startswith("_")}
+    listed = {name.removeprefix("esupcon.") for name in PAGES} - {"esupcon"}
+    moved = {"engine", "cosine", "files", "npz_file", "validation", "contrast", "precision"}
+    assert packages - {"cli", "lazy", "estimator"} - moved == listed
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in _OLD])
+def test_every_public_name_is_documented(page: str) -> None:
+    text = api_page(page)
+    for module_name in PAGES[page]:
+        module = importlib.import_module(module_name)
+        for name in public_names(module):
+            value = getattr(module, name)
+            assert re.search(rf"^:+\{{py:\w+\}} {name}\b", text, flags=re.MULTILINE), f"{module_name}.{name}"
+            if inspect.isfunction(value) or (inspect.isclass(value) and value.__name__ == name):
+                assert value.__doc__, f"{module_name}.{name} has no docstring"
+                assert not value.__doc__.startswith(f"{name}("), f"{name}: dataclasses made that docstring"
+            if inspect.isfunction(value):
+                assert signature(value) in text
+
+
+def test_what_the_pages_import_is_public() -> None:
+    modules = {module for page in PAGES.values() for module in page} | set(PAGES)
+    public = {(module, name) for module in modules for name in public_names(importlib.import_module(module))}
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]:
+        text = page.read_text(encoding="utf-8")
+        blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if page.suffix == ".md" else [text]
+        for node in ast.walk(ast.parse("\n".join(blocks))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "esupcon":
+                for one in node.names:
+                    found = (node.module, one.name) in public or f"{node.module}.{one.name}" in modules
+                    assert found, f"{page.name}: {node.module}.{one.name}"
+
+
+# --- Built site ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if missing():
+        pytest.skip(f"{', '.join(missing())} not installed: pip install -e '.[docs]'")
+    out = tmp_path_factory.mktemp("docs") / "site"
+    words = [sys.executable, str(ROOT / "scripts" / "docs_site.py"), "--out", str(out)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"Open {(out / 'index.html').as_uri()}\n"
+    return out
+
+
+class Page(HTMLParser):
+    """Collect the ids, the links and what a browser fetches."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids.add(given.get("id") or "")
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"] or "")
+        elif given.get("src") or (tag == "link" and given.get("href")):
+            self.fetched.append(given.get("src") or given.get("href") or "")
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in sorted(site.rglob("*.html"))}
+
+
+def test_links_within_the_site_lead_somewhere(site: Path, pages: dict[Path, Page]) -> None:
+    checked, broken = 0, []
+    for path, page in pages.items():
+        for link in [*page.links, *page.fetched]:
+            place, _, anchor = unquote(link).partition("#")
+            if re.match(r"https://|mailto:|data:", link):
+                continue
+            target = (path.parent / place.partition("?")[0]).resolve() if place else path
+            checked += 1
+            entered = anchor == "" or (target in pages and anchor in pages[target].ids)
+            if not (target.is_relative_to(site) and target.is_file() and entered):
+                broken.append(f"{path.relative_to(site)}: {link}")
+    assert broken == []
+    assert checked > 1000
+    assert [link for page in pages.values() for link in page.fetched if re.match(r"(https?:)?//", link)] == []
+    styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
+    assert re.findall(r"url\(\s*['\"]?(?:https?:)?//|@import", styles) == []
+
+
+def test_equations_are_set_and_code_links_to_the_reference(site: Path) -> None:
+    losses = (site / "losses.html").read_text(encoding="utf-8")
+    assert losses.count('display="block"') >= 10
+    assert not re.search(r"\\(frac|sum|theta|log)\b|\$\$", re.sub(r"<[^>]*>", " ", losses))
+    assert 'href="reference/api/esupcon.functional.html#esupcon.functional.supcon_loss"' in losses
+    methods = (site / "methods.html").read_text(encoding="utf-8")
+    assert 'href="reference/cli.html#esupcon-train"' in methods
+    assert 'href="reference/cli.html#esupcon"' not in methods, "that word is a package, a command and a method"
+
+
+def test_a_foreign_folder_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.txt").write_text("kept")
+    monkeypatch.setattr(sys, "argv", ["docs_site.py", "--out", str(tmp_path)])
+    monkeypatch.setattr("docs_site.missing", list)
+    assert main() == 2
+    assert "is not a site" in capsys.readouterr().err
+    monkeypatch.setattr("docs_site.missing", lambda: ["furo"])
+    assert main() == 2
+    assert capsys.readouterr().err == "furo not installed: pip install -e '.[docs]'\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+class Opened:
+    """A window, what its pages said on the console, and what they asked for outside their folder."""
+
+    def __init__(self, browser: Any, **settings: Any) -> None:
+        self.page = browser.new_page(**settings)
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self._note(request.url))
+
+    def _note(self, url: str) -> None:
+        if not url.startswith(("file:", "data:")):
+            self.complaints.append(f"request: {url}")
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
+def test_pages_are_quiet_offline_and_fit_the_window(
+    site: Path, pages: dict[Path, Page], browser: Any, width: int, theme: str
+) -> None:
+    window = Opened(browser, viewport={"width": width, "height": 800}, color_scheme=theme)
+    few = ("index.html", "losses.html", "reference/cli.html", "reference/api/esupcon.html")
+    for path in pages if width == 390 else [site / name for name in few]:
+        window.page.goto(path.as_uri())
+        assert window.complaints == [], path.name
+        assert window.page.evaluate("document.documentElement.scrollWidth") <= width, path.name
+        assert window.page.evaluate(OUTSIDE, width) == [], path.name
+    brightness = (
+        "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + +b, 0)"
+    )
+    assert (window.page.evaluate(brightness) > 600) == (theme == "light")
+    window.page.close()
+
+
+def test_search_finds_the_reference(site: Path, browser: Any) -> None:
+    window = Opened(browser, viewport={"width": 1280, "height": 800})
+    window.page.goto((site / "index.html").as_uri())
+    window.page.get_by_placeholder("Search").fill("ESupConLoss")
+    window.page.keyboard.press("Enter")
+    first = window.page.locator("ul.search li a").first
+    first.wait_for()
+    assert first.inner_text() == "esupcon.losses.ESupConLoss"
+    first.click()
+    window.page.wait_for_url(re.compile(r"reference/api/esupcon\.losses\.html"))
+    assert window.page.locator("dt[id='esupcon.losses.ESupConLoss']").is_visible()
+    window.page.goto((site / "search.html").as_uri() + "?q=--micro-batch")
+    window.page.locator("ul.search li a", has_text="micro-batch").first.wait_for()
+    assert window.complaints == []
+    window.page.close()
