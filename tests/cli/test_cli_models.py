@@ -21,12 +21,12 @@ from assets import CORNERS_OPTIONS
 from esupcon.artifact import load_artifact
 from esupcon.cli.models import _FORMULA, _write_csv
 from esupcon.data import load
-from esupcon.engine import TrainSpec
 from esupcon.methods import METHODS
 from esupcon.pipeline.evaluate import calibrate
 from esupcon.pipeline.predict import BATCH, Prediction, predict_files
 from esupcon.pipeline.trained import load_trained
 from esupcon.probability import Predictions, smoothed_temperature
+from esupcon.spec import TrainSpec
 from tiny_images import CLASSES, pictures, write_folder, write_npz
 
 QUICK = ("--encoder", "mlp-8x1", "--precision", "32", "--steps", "2")

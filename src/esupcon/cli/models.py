@@ -63,10 +63,10 @@ def train(
     """
     check_before_reading(settings.encoder, out, accelerator, devices)
     from esupcon.data.scenarios import Scenario  # noqa: PLC0415 - slow to import
-    from esupcon.engine import TrainingInterrupted  # noqa: PLC0415
     from esupcon.pipeline.prepare import DataOptions as Reading  # noqa: PLC0415
     from esupcon.pipeline.provenance import is_first_process  # noqa: PLC0415
     from esupcon.pipeline.training import train as run  # noqa: PLC0415
+    from esupcon.training import TrainingInterrupted  # noqa: PLC0415
 
     scenario = Scenario(n_train, imbalance_rate, noise_rate, noise_kind, seed=settings.seed)  # type: ignore[arg-type]
     stopper = Stopper()
