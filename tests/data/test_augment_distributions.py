@@ -138,12 +138,6 @@ def test_digits_move_a_little_and_never_flip(height, width):
     assert same_distribution(middle[:, 1] / height - 0.5, stats.uniform(-0.1, 0.2).cdf)
 
 
-def test_augmentations_without_flip_never_flip():
-    for name in ("simclr_no_flip", "digits", "none"):
-        derivative, _ = measured(replace(AUGMENTATIONS[name], jitter=0.0, grey=0.0), n=200)
-        assert (derivative[:, 0, 0] > 0).all()
-
-
 def flat_views(colour, augmentation, n=3000):
     """Views of an image of one colour: (2n, 3) in [0, 1]."""
     batch = torch.tensor(colour, dtype=torch.uint8).view(1, 3, 1, 1).expand(n, -1, 2, 2)
@@ -161,22 +155,8 @@ def test_brightness_range():
     assert jittered_uniformly(flat_views((120, 120, 120), SIMCLR)[:, 1] / (120 / 255), 0.4)
 
 
-def test_contrast_range_and_mean():
-    levels = torch.tensor([90, 150], dtype=torch.uint8).repeat(3000, 3, 2, 1)
-    views = two_views(levels, generator(3), ImageAugmentation(jitter=0.8, contrast=0.4), **RAW).double().numpy()
-    assert jittered_uniformly((views[:, 0, 0, 1] - views[:, 0, 0, 0]) / (60 / 255), 0.4)
-    np.testing.assert_allclose(views.mean(axis=(1, 2, 3)), 120 / 255, atol=1e-5)
-
-
 def chroma(colours):
     return colours @ np.array(augment.IQ).T
-
-
-def test_saturation_range_and_luma():
-    views = flat_views((140, 100, 120), ImageAugmentation(jitter=0.8, saturation=0.4))
-    before = np.array([140, 100, 120]) / 255
-    assert jittered_uniformly(np.linalg.norm(chroma(views), axis=1) / np.linalg.norm(chroma(before)), 0.4)
-    np.testing.assert_allclose(views @ augment.LUMA, before @ augment.LUMA, atol=1e-5)
 
 
 def test_hue_range_and_luma():
@@ -199,10 +179,3 @@ def test_greyscale_frequency_in_each_view_and_in_both():
     assert frequency_is(first, 0.2)
     assert frequency_is(second, 0.2)
     assert frequency_is(first & second, 0.04)
-
-
-def test_grey_images_get_brightness_only():
-    batch = torch.full((2000, 1, 3, 3), 120, dtype=torch.uint8)
-    views = two_views(batch, generator(), SIMCLR, **RAW)
-    assert views.shape == (4000, 1, 3, 3)
-    assert jittered_uniformly(views[:, 0, 1, 1].double().numpy() / (120 / 255), 0.4)

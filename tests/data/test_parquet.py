@@ -197,7 +197,7 @@ def shared(value, n):
     return pa.DictionaryArray.from_arrays(pa.array([0] * n), pa.array([value]))
 
 
-HUGE = 30_000_000
+HUGE = 10_000_000
 
 
 def hostile_file(kind, path):
@@ -221,42 +221,53 @@ def hostile_file(kind, path):
 MEASURED = """
 import sys
 import pyarrow.compute, pyarrow.parquet
-from esupcon.data import load
+from esupcon.data import load, source_digest
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) >> 10
 before = peak()
 try:
+    source_digest(sys.argv[1])
     load(sys.argv[1], image_size=8, cache=False, workers=2, log=lambda line: None)
 except ValueError as error:
     print(peak() - before, "MB", error)
 """
 
 
-@pytest.mark.parametrize("kind", ["image", "image in a struct", "label", "label of bytes"])
-def test_value_shared_by_many_rows_is_refused_in_little_memory(tmp_path, kind):
-    """200 rows of one value of 30 MB are 6 GB, from a file of a few kB."""
-    file = hostile_file(kind, tmp_path / "hostile.parquet")
-    assert file.stat().st_size < 100_000
+def refused_memory(file):
+    """The memory in MB that it takes to refuse a file, by name."""
     command = [sys.executable, "-P", "-c", MEASURED, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    expected = "no readable image" if kind.startswith("image") else "labels of more than 1,000 bytes"
-    assert expected in done.stdout
-    assert int(done.stdout.split()[0]) < 500
+    assert "no readable image" in done.stdout or "labels of more than 1,000 bytes" in done.stdout
     assert str(file) in done.stdout
+    return int(done.stdout.split()[0])
 
 
-def test_column_larger_than_a_quarter_of_memory_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["image", "image in a struct", "label", "label of bytes"])
+def test_value_shared_by_many_rows_is_refused_in_little_memory(tmp_path, kind):
+    """200 rows of one value of 10 MB are 2 GB, from a file of a few kB."""
+    file = hostile_file(kind, tmp_path / "hostile.parquet")
+    assert file.stat().st_size < 100_000
+    assert refused_memory(file) < 500
+
+
+def test_group_of_rows_larger_than_a_quarter_of_memory_is_refused(tmp_path, monkeypatch):
     pq.write_table(table(12), tmp_path / "set.parquet")
     monkeypatch.setattr("esupcon.data.parquet.memory_budget", lambda: 1000)
     assert "Save it with smaller row groups" in refusal(tmp_path / "set.parquet", tmp_path)
 
 
-def test_encoding_with_shared_prefixes_is_refused(tmp_path):
-    content = pa.table({"image": [png(i) for i in range(4)], "label": ["a", "b"] * 2})
-    options = {"use_dictionary": False, "column_encoding": {"image": "DELTA_BYTE_ARRAY"}}
-    pq.write_table(content, tmp_path / "set.parquet", **options)
-    assert "DELTA_BYTE_ARRAY" in refusal(tmp_path / "set.parquet", tmp_path)
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_values_with_shared_prefixes_are_read_in_little_memory(tmp_path, column):
+    """Each value repeats the one before, and a byte more: 80 values of 10 MB from a few kB."""
+    values = [b"x" * HUGE + bytes([i]) for i in range(80)]
+    other = {"image": ("label", ["a", "b"] * 40), "label": ("image", [png(i % 4) for i in range(80)])}[column]
+    options = {"use_dictionary": False, "column_encoding": {column: "DELTA_BYTE_ARRAY"}, "compression": "zstd"}
+    file = tmp_path / "hostile.parquet"
+    pq.write_table(pa.table({column: values, other[0]: other[1]}), file, **options)
+    del values
+    assert file.stat().st_size < 200_000
+    assert refused_memory(file) < 500
 
 
 def labelled(path, labels):

@@ -132,12 +132,6 @@ def test_imbalance_on_balanced_classes():
     assert all(65 < often[k] < 135 for k in range(11))
 
 
-def test_imbalance_at_rates_0_and_1():
-    labels = np.repeat([3, 7, 9], 20)
-    assert len(imbalance(labels, 1.0, rng_of(0))) == 60
-    assert sorted(Counter(labels[imbalance(labels, 0.0, rng_of(0))].tolist()).values()) == [1, 20, 20]
-
-
 # label_noise
 
 
@@ -320,16 +314,6 @@ def test_digest_does_not_depend_on_the_integer_type():
     digests = {scenario.apply(labels.astype(t)).record["sha256"] for t in (np.uint8, np.int16, np.int64)}
     assert len(digests) == 1
     json.dumps(scenario.apply(labels).record)
-
-
-def test_functions_can_be_composed_by_hand():
-    labels = np.repeat(np.arange(6), 50)
-    rng = rng_of(0)
-    kept = imbalance(labels, 0.2, rng)
-    kept = kept[low_sample(labels[kept], 80, rng)]
-    noisy = label_noise(labels[kept], 0.25, rng)
-    assert len(kept) == 80
-    assert (noisy != labels[kept]).sum() == 20
 
 
 # Held-out rows

@@ -324,6 +324,13 @@ def test_csv_mistakes(tmp_path, images, rows, message):
     assert "\n" not in str(caught.value)
 
 
+def test_csv_that_does_not_fit_into_memory_is_refused(tmp_path, images, monkeypatch):
+    table = written(tmp_path, ["path,label", *lines()])
+    monkeypatch.setattr("esupcon._io.memory_budget", lambda: 1000)
+    with pytest.raises(ValueError, match=r"table\.csv needs .* of memory"):
+        quietly(table, tmp_path)
+
+
 def test_csv_that_is_not_utf8(tmp_path, images):
     with pytest.raises(ValueError, match="UTF-8"):
         quietly(written(tmp_path, ["path,label", "Käfer.png,a"], encoding="cp1252"), tmp_path)

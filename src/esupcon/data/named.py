@@ -198,7 +198,7 @@ def _unpack(archive: Path, into: Path) -> None:
 
     def check(name: str, size: int, plain: bool) -> None:
         nonlocal total
-        total += size
+        total += size + 4096  # an empty file takes space too
         path, windows = PurePosixPath(name), PureWindowsPath(name)
         if path.is_absolute() or windows.drive or windows.root or "\\" in name or "\0" in name or ".." in path.parts:
             raise ValueError(f"{archive} holds {name!r}, which leads out of the folder: refused.")

@@ -1,8 +1,8 @@
 """Read Parquet files with encoded images and labels, as Hugging Face `datasets` publishes them, through pyarrow.
 
 A source is one file, or a folder of files whose names begin with their part (train-00000-of-00001.parquet). What a
-file claims is checked before memory is allocated for it: the rows and bytes of a column, and the length of a label.
-Many rows can share one large value, which the file stores once: so images are read one by one, labels as a dictionary.
+file claims is checked before memory is allocated for it: its rows and bytes, and the length of a label. Many rows can
+share one large value, which the file stores once: so images are read one by one, and text a few rows at a time.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ParquetImages:
         self._column = column
         self._counts = []
         for file in files:
-            with _open(file, column) as table:
+            with _open(file) as table:
                 self._counts.append(int(table.metadata.num_rows))
 
     def __len__(self) -> int:
@@ -121,46 +121,42 @@ def _pyarrow() -> Any:
 
 
 @contextmanager
-def _open(file: Path, column: str | None = None, *, dictionary: bool = False) -> Iterator[Any]:
-    """Open a file to read a column of it, if its claims are plausible; read text as a dictionary if asked to."""
+def _open(file: Path) -> Iterator[Any]:
+    """Open a file that has no more rows than bytes and whose largest group of rows fits into memory."""
     pa = _pyarrow()
     try:
-        metadata = pa.parquet.read_metadata(file)
-        is_text = _check_claims(metadata, column, file)
-        texts = [column] if is_text and dictionary else None
-        with pa.parquet.ParquetFile(file, metadata=metadata, read_dictionary=texts) as table:
+        with pa.parquet.ParquetFile(file) as table:
+            size, limit = file.stat().st_size, memory_budget() // 4
+            if table.metadata.num_rows > size:
+                raise ValueError(
+                    f"{file} claims {table.metadata.num_rows:,} rows in {size:,} bytes: it holds no images."
+                )
+            if _largest_group(table) > limit:
+                raise ValueError(
+                    f"{file}: a group of rows unpacks to {_largest_group(table) / 1e9:.1f} GB, more than "
+                    f"{limit / 1e9:.1f} GB. Save it with smaller row groups."
+                )
             yield table
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(f"{file} cannot be read: {' '.join(str(error).split())}.") from None
 
 
-def _check_claims(metadata: Any, column: str | None, file: Path) -> bool:
-    """Refuse more rows than bytes, and a column that does not fit into memory; return whether it holds text."""
-    size = file.stat().st_size
-    if metadata.num_rows > size:
-        raise ValueError(f"{file} claims {metadata.num_rows:,} rows in {size:,} bytes: it holds no images.")
-    limit, is_text = memory_budget() // 4, False
-    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
-    for chunk in (group.column(i) for group in groups for i in range(group.num_columns)):
-        if chunk.path_in_schema.split(".")[0] != column:
-            continue
-        if chunk.total_uncompressed_size > limit:
-            claimed = f"{chunk.total_uncompressed_size / 1e9:.1f} GB"
-            raise ValueError(
-                f"{file}: the column {column!r} unpacks to {claimed} at once, more than {limit / 1e9:.1f} GB. "
-                "Save it with smaller row groups."
-            )
-        if "DELTA_BYTE_ARRAY" in chunk.encodings:  # values share prefixes: a few bytes can unpack to any size
-            raise ValueError(f"{file}: the column {column!r} has the encoding DELTA_BYTE_ARRAY. Save it as PLAIN.")
-        is_text |= chunk.physical_type == "BYTE_ARRAY" and chunk.path_in_schema == column
-    return is_text
+def _largest_group(table: Any) -> int:
+    # The metadata of single columns would be more exact, but pyarrow 26 aborts the process if they are damaged.
+    groups = range(table.metadata.num_row_groups)
+    return max((int(table.metadata.row_group(i).total_byte_size) for i in groups), default=0)
 
 
-def _column_batches(file: Path, column: str, n_rows: int, *, dictionary: bool = False) -> Iterator[Any]:
-    """Return the arrays of a column, `n_rows` at a time."""
-    with _open(file, column, dictionary=dictionary) as table:
+def _column_batches(file: Path, column: str, n_rows: int | None = None) -> Iterator[Any]:
+    """Return the arrays of a column, `n_rows` at a time; by default as many as surely need little memory."""
+    with _open(file) as table:
         if column not in table.schema_arrow.names:
             raise ValueError(f"{file} has no column {column!r}, unlike the other files.")
+        if n_rows is None:
+            try:
+                n_rows = 4096 if table.schema_arrow.field(column).type.bit_width else 1
+            except ValueError:  # values of any length, up to that of the group
+                n_rows = max(1, min(4096, memory_budget() // 256 // max(1, _largest_group(table))))
         for batch in table.iter_batches(batch_size=n_rows, columns=[column]):
             yield batch.column(batch.schema.get_field_index(column))
 
@@ -208,7 +204,7 @@ def _read_labels(files: list[Path], column: str) -> NDArray[Any]:
     pa = _pyarrow()
     values: list[Any] = []
     for file in files:
-        for array in _column_batches(file, column, 4096, dictionary=True):
+        for array in _column_batches(file, column):
             texts = array.dictionary if pa.types.is_dictionary(array.type) else array
             number = any(
                 check(array.type) for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)

@@ -106,9 +106,10 @@ class Source:
             for start in range(0, len(self.images), 4096):
                 digest.update(np.ascontiguousarray(self.images[start : start + 4096]).data)
             return digest.hexdigest()
-        images = iter(self.images)
+        # Files are hashed side by side; the images of a Parquet file are held one at a time, since they may be large.
+        images, at_once = iter(self.images), 256 if isinstance(self.images, ImageFiles) else 1
         with ThreadPoolExecutor(usable_cores()) as threads:
-            while block := list(islice(images, 256)):
+            while block := list(islice(images, at_once)):
                 digest.update("".join(threads.map(_image_digest, block)).encode())
         return digest.hexdigest()
 
@@ -264,6 +265,7 @@ def read_csv(file: Path, options: DataOptions, log: Log) -> Source:
 
 def _csv_rows(file: Path) -> list[tuple[int, list[str]]]:
     """Return (line number, cells) of every line that is not empty."""
+    check_memory(64 * file.stat().st_size, f"the table {file}")  # a line of four characters takes about 250 bytes
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
