@@ -11,7 +11,7 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## create .venv and install everything (a second run installs nothing)
 
-# The stamp is written last, so an interrupted installation is taken up again.
+# The stamp is written last, so that an interrupted installation is repeated.
 $(STAMP): pyproject.toml constraints.txt scripts/find-python
 	@python=$$(PYTHON="$(PYTHON)" sh scripts/find-python) || exit 1; \
 	test -x $(BIN)/python || "$$python" -m venv $(VENV)
@@ -19,15 +19,15 @@ $(STAMP): pyproject.toml constraints.txt scripts/find-python
 	@PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $@
 
-demo: $(STAMP)  ## train CE beside ESupCon and SupCon+Tt on embedded data, and write a report
+demo: $(STAMP)  ## train CE, SupCon+Tt and ESupCon on included data and write a report
 	$(BIN)/esupcon demo --out runs/demo
 
-docs: $(STAMP)  ## build the documentation into site/, with search, to be opened offline
+docs: $(STAMP)  ## build the documentation into site/; it works offline
 	$(BIN)/python scripts/docs_site.py --out site
 
-# A process a core with one thread each: threads that outnumber the cores wait for each other.
+# One process per core with one thread each: more threads than cores slow each other down.
 test: $(STAMP)  ## run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(STAMP)  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -35,11 +35,11 @@ check: $(STAMP)  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP)  ## rewrite files in the house format
+format: $(STAMP)  ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)  ## speed and memory beside the peers
+bench: $(STAMP)  ## speed and memory compared with other libraries
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/augment.py
 	$(BIN)/python benchmarks/decode.py
@@ -47,10 +47,10 @@ bench: $(STAMP)  ## speed and memory beside the peers
 	$(BIN)/python benchmarks/grid.py
 	$(BIN)/python benchmarks/report.py
 
-soak: $(STAMP)  ## the long versions of the reliability tests, for hours
+soak: $(STAMP)  ## long versions of the reliability tests (hours)
 	ESUPCON_SOAK=1 $(BIN)/python -m pytest -m reliability --timeout 7200
 	$(BIN)/python fuzz/run.py --cases 20000 --results
 	$(BIN)/python scripts/soak.py
 
-clean:  ## remove what the targets made
+clean:  ## remove everything that the targets created
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist site
