@@ -188,14 +188,13 @@ def get_method(method: str | Method) -> Method:
     return METHODS[method]
 
 
-# Old names of the two properties, to be deleted when nothing imports them.
-
-
 def first_stage(method: str | Method) -> str | None:
+    """Shim of `Method.shared_stage`; to be deleted."""
     known = METHODS.get(method) if isinstance(method, str) else method
     return None if known is None or known.shared_stage is None else repr(known.shared_stage)
 
 
 def takes_first_stage(method: str | Method) -> bool:
+    """Shim of `Method.reuses_shared_stage`; to be deleted."""
     known = METHODS.get(method) if isinstance(method, str) else method
     return known is not None and known.reuses_shared_stage
