@@ -19,7 +19,7 @@ ILLEGAL = f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})"
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cold cache, on a processor that announces bfloat16 instructions."""
-    monkeypatch.setattr(devices, "platform_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(devices, "cache_root", lambda: tmp_path / "cache")
     monkeypatch.setattr(devices, "_has_bfloat16_instructions", lambda: True)
     monkeypatch.setattr(devices, "_uses_gpu", lambda accelerator: False)
     devices.bfloat16_works.cache_clear()

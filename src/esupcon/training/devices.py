@@ -27,7 +27,7 @@ from torch import Tensor, distributed, nn, optim
 from torch.autograd.function import once_differentiable
 
 from esupcon._io import read_json, write_json
-from esupcon.data.places import platform_cache
+from esupcon.data.cache import cache_root
 from esupcon.methods import Term
 from esupcon.training.objective import BatchOutputs
 
@@ -257,7 +257,7 @@ def bfloat16_works() -> bool:
     The answer is stored in the cache folder. A probe that fails for another reason than an illegal instruction is
     repeated, then an error, and is not stored.
     """
-    stored = platform_cache() / f"bfloat16-{_machine()}.json"
+    stored = (cache_root() or Path(os.devnull)) / f"bfloat16-{_machine()}.json"
     try:
         verdict = read_json(stored)["works"]
     except (OSError, ValueError, KeyError, TypeError):
