@@ -41,7 +41,7 @@ def draw(X, y, n):
 (X_train, y_train), rest = draw(X[known], y[known], 200)
 (X_calibrate, y_calibrate), rest = draw(*rest, 200)
 (X_aside, y_aside), (X_test, y_test) = draw(*rest, 400)
-classifier = ContrastiveClassifier(epochs=40, calibrate=False, random_state=0).fit(X_train, y_train)
+classifier = ContrastiveClassifier(epochs=40, auto_calibrate=False, random_state=0).fit(X_train, y_train)
 sizes = [len(part) for part in (X_train, X_calibrate, X_aside, X_test)]
 print("rows: {} to train on, {} to calibrate on, {} set aside, {} to test on".format(*sizes))
 print(f"accuracy on the test rows: {100 * classifier.score(X_test, y_test):.1f} %")

@@ -43,9 +43,11 @@ for name, score in scores.items():
 X_train, X_rest, y_train, y_rest = train_test_split(X, y, train_size=250, stratify=y, random_state=0)
 X_more, X_test, y_more, y_test = train_test_split(X_rest, y_rest, train_size=150, stratify=y_rest, random_state=0)
 found = {
-    "not calibrated": ContrastiveClassifier(epochs=20, calibrate=False, random_state=0).fit(X_train, y_train),
+    "not calibrated": ContrastiveClassifier(epochs=20, auto_calibrate=False, random_state=0).fit(X_train, y_train),
     "calibrated by fit": ContrastiveClassifier(epochs=20, random_state=0).fit(X_train, y_train),
-    "calibrated on 150 rows": ContrastiveClassifier(epochs=20, calibrate=False, random_state=0).fit(X_train, y_train),
+    "calibrated on 150 rows": ContrastiveClassifier(epochs=20, auto_calibrate=False, random_state=0).fit(
+        X_train, y_train
+    ),
 }
 found["calibrated on 150 rows"].calibrate(X_more, y_more)
 errors = {}
@@ -61,7 +63,7 @@ for name, model in found.items():
 # A search over settings, as with any estimator. The test part has no say in it, and accuracy needs no calibration.
 
 # %%
-uncalibrated = ContrastiveClassifier(epochs=20, calibrate=False, random_state=0)
+uncalibrated = ContrastiveClassifier(epochs=20, auto_calibrate=False, random_state=0)
 search = GridSearchCV(uncalibrated, {"method": ["ce", "esupcon"], "temperature": [0.1, 0.3]}, cv=2)
 search.fit(X_train, y_train)
 print("the search chose", ", ".join(f"{name} {value}" for name, value in search.best_params_.items()))

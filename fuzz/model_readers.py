@@ -18,9 +18,6 @@ from harness import Reader, in_file, of_arrays, quiet
 
 import esupcon
 from esupcon._io import OWNED, write_sealed_json
-from esupcon.artifact.config import text_digest
-from esupcon.artifact.folder import read_artifact
-from esupcon.artifact.weights import write_weights
 from esupcon.pipeline.training import read_result
 from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training.result import RUN_FILES
@@ -46,20 +43,21 @@ def model_readers() -> Iterator[tuple[str, Reader]]:
     )
 
 
-EXAMPLES = "examples.safetensors"
+EXAMPLES, SEAL = "examples.safetensors", "sha256_of_the_rest"
 
 
 def _essence_of_model(found: esupcon.ContrastiveClassifier) -> Any:
-    weights = {name: value.numpy() for name, value in found.network_.state_dict().items()}
-    kept = found.examples_
-    arrays = (*weights.values(), found.classes_, found.class_weight_, kept and kept.embedding, kept and kept.codes)
-    return tuple(weights), of_arrays(*arrays), found.calibration_temperature_, repr(found.get_params())
+    inner = found.classifier_
+    weights = {name: value.numpy() for name, value in inner.network.state_dict().items()}
+    kept = inner.examples
+    arrays = (*weights.values(), found.classes_, kept and kept.embedding, kept and kept.codes)
+    return tuple(weights), of_arrays(*arrays), repr((inner.calibration, inner.preprocessing, found.get_params()))
 
 
 @cache
 def _estimator() -> esupcon.ContrastiveClassifier:
     rng = np.random.default_rng(0)
-    classifier = esupcon.ContrastiveClassifier(epochs=1, encoder="mlp-4x1", calibrate=False, random_state=0)
+    classifier = esupcon.ContrastiveClassifier(epochs=1, encoder="mlp-4x1", auto_calibrate=False, random_state=0)
     return classifier.fit(rng.normal(size=(12, 3)), np.arange(12) % 2)
 
 
@@ -92,15 +90,16 @@ def _read_model(name: str) -> Callable[[Path, bytes], object]:
 
 
 def _read_sealed_config(folder: Path, content: bytes) -> object:
-    """A forger seals what they write: what the config says is then all that stands between it and the code."""
+    """Seal what a forger wrote: then only the validation of its fields protects the code."""
     model = _saved(folder)
-    (model / "config.json").write_bytes(content)
     try:
-        digest = text_digest(content.decode())
+        values = json.loads(content)
     except (ValueError, RecursionError):
-        digest = ""
-    write_weights(model / "model.safetensors", _estimator().network_.float(), digest)
-    read_artifact(model)
+        values = None
+    if isinstance(values, dict):
+        write_sealed_json(model / "config.json", {name: one for name, one in values.items() if name != SEAL})
+    else:
+        (model / "config.json").write_bytes(content)
     return esupcon.load(model)
 
 

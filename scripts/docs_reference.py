@@ -43,12 +43,7 @@ PAGES: dict[str, tuple[str, ...]] = {
 }
 # Packages that are being replaced; removed with them.
 _OLD = {
-    "esupcon.artifact": ("esupcon.artifact",),
-    "esupcon.export": ("esupcon.export",),
-    "esupcon.pipeline": (
-        *("esupcon.pipeline.training", "esupcon.pipeline.evaluate", "esupcon.pipeline.predict"),
-        "esupcon.pipeline.prepare",
-    ),
+    "esupcon.pipeline": (*("esupcon.pipeline.training", "esupcon.pipeline.prepare"),),
 }
 PAGES = {
     page: tuple(name for name in names if importlib.util.find_spec(name))

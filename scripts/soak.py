@@ -52,7 +52,7 @@ def steps(folder: Path, *, n_images: int = 60) -> dict[str, Step]:
     return {
         "train": train,
         "evaluate": lambda: command("evaluate", run, photos, "--workers", "1", "--plot", folder / "reliability.png"),
-        "calibrate": lambda: command("calibrate", run, photos, "--on", "test", "--workers", "1"),
+        "calibrate": lambda: command("calibrate", run, photos, "--on", "all", "--workers", "1"),
         "predict": lambda: command("predict", run, photos, "--top-k", "2", "--workers", "1"),
         "reproduce": reproduce,
         "report": lambda: command("report", store, "--out", folder / "report.html"),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esupcon._io import OwnedFolder, locked
-from esupcon.artifact import load_artifact
+from esupcon.classifier import load_classifier
 from esupcon.data import Dataset, load
 from esupcon.data.scenarios import Scenario
 from esupcon.files import read_sealed_json
@@ -58,10 +58,10 @@ def test_everything_is_written_and_agrees(finished: pipeline.Result, source: Pat
     data = load(source, log=quiet)
     stored = Predictions.load(finished.out / "predictions.npz")
     assert np.array_equal(stored.labels, data.y_test)
-    classifier = load_artifact(finished.model)
+    classifier = load_classifier(finished.model)
     np.testing.assert_allclose(classifier.logits(data.x_test), stored.logits, atol=1e-5)
-    assert tuple(classifier.config.classes) == data.classes
-    assert classifier.config.data_fingerprint == data.fingerprint
+    assert tuple(classifier.classes_.tolist()) == data.classes
+    assert classifier.about.data.fingerprint == data.fingerprint
     p = stored.probabilities()
     figures = finished.metrics
     assert figures is not None

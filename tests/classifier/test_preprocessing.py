@@ -245,3 +245,11 @@ def test_images_are_told_from_tables() -> None:
     assert not is_paths([1.0]) and not is_paths(np.zeros((2, 2))) and not is_paths(["a.png", 3])
     assert holds_images(np.zeros((2, 3, 3))) and not holds_images(np.zeros((2, 3))) and not holds_images([[1, 2], [3]])
     assert holds_images([Image.new("L", (3, 3))])
+
+
+def test_updated_moments_are_used_at_once() -> None:
+    X = np.random.default_rng(0).normal(2, 3, (20, 2))
+    first, _ = TablePreprocessing.fit(X[:10])
+    first.tensor(X)
+    both = first.updated(X[10:])
+    np.testing.assert_allclose(both.tensor(X), (X - X.mean(axis=0)) / X.std(axis=0))

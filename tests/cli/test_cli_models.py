@@ -18,13 +18,11 @@ import pytest
 from PIL import Image
 
 from assets import CORNERS_OPTIONS
-from esupcon.artifact import load_artifact
+from esupcon.classifier import Prediction, calibrate, load_classifier, predict_files
+from esupcon.classifier.evaluation import BATCH
 from esupcon.cli.models import _FORMULA, _write_csv
 from esupcon.data import load
 from esupcon.methods import METHODS
-from esupcon.pipeline.evaluate import calibrate
-from esupcon.pipeline.predict import BATCH, Prediction, predict_files
-from esupcon.pipeline.trained import load_trained
 from esupcon.probability import Predictions, smoothed_temperature
 from esupcon.spec import TrainSpec
 from tiny_images import CLASSES, pictures, write_folder, write_npz
@@ -68,7 +66,7 @@ def test_every_method_trains(esupcon, corners: Path, tmp_path: Path, method: str
     printed = esupcon("train", corners, "--out", tmp_path / "o", "--method", method, *QUICK, "--json")
     assert printed.code == 0, printed.err
     assert printed.json["spec"]["method"] == method
-    assert load_artifact(tmp_path / "o" / "model").config.method == method
+    assert load_classifier(tmp_path / "o" / "model").about.method == method
 
 
 def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path) -> None:
@@ -194,8 +192,8 @@ def test_classes_are_matched_by_name(esupcon, trained: Path, corners: Path, tmp_
     assert found["per_class"] == as_trained["per_class"]
     printed = esupcon("evaluate", trained, relabelled(tmp_path / "d.npz", ("ne", "nw", "sw"), (0, 1, 2)))
     assert printed.code == 2
-    assert "does not know 1 of the classes" in printed.err
-    assert "'sw' the first" in printed.err
+    assert "does not know 1 class of" in printed.err
+    assert "first 'sw'" in printed.err
     fewer = esupcon("evaluate", trained, write_npz(tmp_path / "two.npz", classes=("ne", "se")), "--json")
     assert fewer.json["classes_without_samples"] == ["nw"]
 
@@ -224,35 +222,54 @@ def test_calibration_uses_the_held_out_part(esupcon, trained: Path, corners: Pat
     held = Predictions.load(trained / "held_out.npz")
     printed = esupcon("calibrate", trained, corners, "--json", "--plot", tmp_path / "c.png")
     assert printed.code == 0
-    temperature = printed.json["temperature"]
-    assert temperature == pytest.approx(smoothed_temperature(held.logits, held.labels), rel=1e-3)
-    assert printed.json["n_calibration"] == 9
+    figures = printed.json["figures"]
+    assert figures["temperature"] == pytest.approx(smoothed_temperature(held.logits, held.labels), rel=1e-3)
+    assert figures["n_calibration"] == 9
+    assert "held-out part of the training data" in printed.json["fitted_on"]
+    assert "fitted on 9 samples only" in printed.err
     assert (tmp_path / "c.png").exists()
-    after = esupcon("evaluate", trained, corners, "--json").json
+
+
+def test_a_temperature_that_makes_probabilities_worse_is_not_stored(esupcon, trained: Path, corners: Path) -> None:
+    printed = esupcon("calibrate", trained, corners, "--json")
+    figures = printed.json["figures"]
+    assert figures["nll_after"] > figures["nll_before"]  # nine samples are too few
+    assert not printed.json["stored"]
+    assert "Not stored" in printed.err
+    assert load_classifier(trained).calibration.how == "none"
+
+
+def test_calibration_is_stored_used_and_replaced_with_a_message(esupcon, trained: Path, corners: Path) -> None:
+    printed = esupcon("calibrate", trained, corners, "--on", "all", "--json")
+    figures = printed.json["figures"]
+    temperature = figures["temperature"]
+    assert printed.json["stored"]
+    assert "figures are optimistic" in printed.err
+    after = esupcon("evaluate", trained, corners, "--part", "all", "--json").json
     assert after["calibrated"]["temperature"] == temperature
-    assert after["calibrated"]["ece"] == pytest.approx(printed.json["ece_after"])
+    assert after["calibrated"]["ece"] == pytest.approx(figures["ece_after"])
     assert after["calibrated"]["accuracy"] == after["uncalibrated"]["accuracy"]
     assert "before calibration" in esupcon("evaluate", trained, corners).out
     x = load(corners, log=lambda line: None).x_test
-    model = load_trained(trained)
+    model = load_classifier(trained)
     scaled = np.exp(model.logits(x) / temperature)
-    np.testing.assert_allclose(model.probabilities(x), scaled / scaled.sum(1, keepdims=True), rtol=1e-5)
-    printed = esupcon("calibrate", trained, corners)
+    np.testing.assert_allclose(model.predict_proba(x), scaled / scaled.sum(1, keepdims=True), rtol=1e-5)
+    printed = esupcon("calibrate", trained, corners, "--on", "all")
     assert "before, T = 1" in printed.out
-    assert "held-out part of the training data" in printed.err
+    assert f"Replacing the temperature {temperature:.3g} (given, 135 samples)" in printed.err
 
 
 @pytest.mark.parametrize(("on", "n_fit", "n_measured"), [("train", 90, 45), ("test", 9, 36), ("all", 135, 135)])
 def test_other_parts_to_calibrate_on(
     esupcon, trained: Path, corners: Path, on: str, n_fit: int, n_measured: int
 ) -> None:
-    found = esupcon("calibrate", trained, corners, "--on", on, "--json").json
+    found = esupcon("calibrate", trained, corners, "--on", on, "--json").json["figures"]
     assert (found["n_calibration"], found["n_evaluation"]) == (n_fit, n_measured)
 
 
 def test_new_data_are_calibrated_on_their_train_part(esupcon, trained: Path, tmp_path: Path) -> None:
     printed = esupcon("calibrate", trained, write_npz(tmp_path / "new.npz", seed=20), "--json")
-    assert printed.json["n_calibration"] == 90
+    assert printed.json["figures"]["n_calibration"] == 90
     refused = esupcon("calibrate", trained, tmp_path / "new.npz", "--on", "held-out")
     assert refused.code == 2
     assert "was not trained on" in refused.err
@@ -263,17 +280,17 @@ def test_calibration_without_held_out_part_is_refused(esupcon, corners: Path, tm
     printed = esupcon("calibrate", tmp_path / "o", corners)
     assert printed.code == 2
     assert "nothing held out" in printed.err
-    assert load_trained(tmp_path / "o").calibration_temperature is None
+    assert load_classifier(tmp_path / "o").calibration.how == "none"
 
 
 def test_a_failed_calibration_leaves_the_model_intact(trained: Path, corners: Path, monkeypatch) -> None:
     def no_space(*args: object, **more: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("esupcon.artifact.folder.write_weights", no_space)
+    monkeypatch.setattr("esupcon.classifier.folder._write_tensors", no_space)
     with pytest.raises(OSError, match="No space"):
-        calibrate(trained, corners)
-    assert load_trained(trained).calibration_temperature is None
+        calibrate(trained, corners, on="all")
+    assert load_classifier(trained).calibration.how == "none"
 
 
 def test_unknown_parts_are_refused(esupcon, trained: Path, corners: Path, tmp_path: Path) -> None:
@@ -296,10 +313,10 @@ def test_one_line_per_image_in_order(esupcon, trained: Path, images: Path) -> No
     rows = list(csv.DictReader(io.StringIO(printed.out)))
     paths = [*(str(images / "se" / f"{i}.png") for i in range(4)), str(images / "ne" / "0.png")]
     assert [row["path"] for row in rows] == paths
-    model = load_trained(trained)
+    model = load_classifier(trained)
     for row in rows:
-        p = model.probabilities(np.asarray(Image.open(row["path"]))[None, None])[0]
-        assert row["label"] == model.classes[int(p.argmax())]
+        p = model.predict_proba(np.asarray(Image.open(row["path"]))[None, None])[0]
+        assert row["label"] == model.classes_[int(p.argmax())]
         assert float(row["probability"]) == pytest.approx(p.max(), abs=1e-4)
 
 
@@ -320,7 +337,8 @@ def test_most_probable_classes(esupcon, trained: Path, images: Path) -> None:
 def test_top_k_above_the_number_of_classes_is_cut_with_a_message(esupcon, trained: Path, images: Path) -> None:
     printed = esupcon("predict", trained, images / "se" / "0.png", "--top-k", "9")
     assert printed.code == 0
-    assert printed.err == "esupcon: --top-k 9: the model has 3 classes; showing all of them.\n"
+    assert printed.err.startswith("esupcon: --top-k 9: the model has 3 classes; showing all of them.\n")
+    assert "not calibrated" in printed.err
     assert printed.out.splitlines()[0].endswith("label_3,probability_3")
     assert esupcon("predict", trained, images, "--top-k", "0").code == 2
     assert "--format must be csv or jsonl" in esupcon("predict", trained, images, "--format", "xml").err
@@ -354,7 +372,7 @@ def test_predictions_are_written_as_paths_arrive(trained: Path, images: Path) ->
             taken += 1
             yield str(images / "se" / "0.png")
 
-    found = predict_files(load_trained(trained), endless(), unreadable=lambda path, reason: None, workers=1)
+    found = predict_files(load_classifier(trained), endless(), unreadable=lambda path, reason: None, workers=1)
     assert next(found).path == str(images / "se" / "0.png")
     assert taken <= BATCH
     found.close()
@@ -381,7 +399,7 @@ def test_no_escape_sequence_reaches_a_terminal(name: str) -> None:
     program = (
         "import sys; from esupcon.cli.models import _write_csv\n"
         "from esupcon.cli.output import answer, complain, note, table\n"
-        "from esupcon.pipeline.predict import Prediction\n"
+        "from esupcon.classifier import Prediction\n"
         "sys.stdout.reconfigure(errors='surrogateescape'); name = sys.argv[1]\n"
         "_write_csv([Prediction(name, ((name, 0.5),))], 1); complain(name); note(name); answer(name)\n"
         "answer(table(['', name], [[name, name]]))\n"

@@ -50,7 +50,7 @@ def test_disk_full_while_calibrating_keeps_the_model(
     shutil.copytree(shared_run / "model", model)
     before = contents(model)
     fill(small_disk, kilobytes * 1024)
-    assert_one_clear_line(warm.esupcon("calibrate", model, corners, "--on", "test"), "the disk is full")
+    assert_one_clear_line(warm.esupcon("calibrate", model, corners, "--on", "all"), "the disk is full")
     assert contents(model) == before
 
 
@@ -88,7 +88,7 @@ def test_read_only_model(warm: Warm, corners: Path, shared_run: Path, tmp_path: 
     before = contents(tmp_path)
     for folder in (model, tmp_path):
         folder.chmod(0o555)
-    more = (corners, "--on", "test") if command == "calibrate" else ("--format", "torch", "--out", tmp_path / "m.pt2")
+    more = (corners, "--on", "all") if command == "calibrate" else ("--format", "torch", "--out", tmp_path / "m.pt2")
     ended = warm.esupcon(command, model, *more, obeys_permissions=True)
     assert_one_clear_line(ended, "Permission denied", "Choose a writable place")
     assert contents(tmp_path) == before
@@ -129,7 +129,7 @@ def test_read_only_disk(warm: Warm, corners: Path, small_disk: Path, shared_run:
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     ended = warm.esupcon("train", corners, "--out", small_disk / "run", *TRAIN)
     assert_one_clear_line(ended, "Read-only file system", "Choose a writable place")
-    ended = warm.esupcon("calibrate", small_disk / "model", corners, "--on", "test")
+    ended = warm.esupcon("calibrate", small_disk / "model", corners, "--on", "all")
     assert_one_clear_line(ended, "Read-only file system")
     assert contents(small_disk) == before
     assert warm.esupcon("evaluate", small_disk / "model", corners).code == 0

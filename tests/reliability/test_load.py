@@ -21,8 +21,7 @@ SOAK = Path(__file__).parents[2] / "scripts" / "soak.py"
 STREAM = """
 import os, resource, sys
 from pathlib import Path
-from esupcon.pipeline.predict import predict_files
-from esupcon.pipeline.trained import load_trained
+from esupcon.classifier import load_classifier, predict_files
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -34,7 +33,7 @@ names = [str(path) for path in sorted(Path({photos!r}).rglob("*.png"))]
 n = {n}
 paths = (names[i % len(names)] for i in range(n))
 start = None
-for i, one in enumerate(predict_files(load_trained({model!r}), paths, unreadable=print, workers=1)):
+for i, one in enumerate(predict_files(load_classifier({model!r}), paths, unreadable=print, workers=1)):
     if i == n // 10:
         start = resident(), opened()
 print(i + 1, resident() - start[0], opened() - start[1])
@@ -60,10 +59,9 @@ def test_predictions_are_written_as_paths_arrive(warm: Warm, shared_run: Path, t
     script = f"""
 import itertools
 from pathlib import Path
-from esupcon.pipeline.predict import predict_files
-from esupcon.pipeline.trained import load_trained
+from esupcon.classifier import load_classifier, predict_files
 names = itertools.cycle(str(path) for path in sorted(Path({str(photos)!r}).rglob("*.png")))
-endless = predict_files(load_trained({str(shared_run)!r}), names, unreadable=print, workers=1)
+endless = predict_files(load_classifier({str(shared_run)!r}), names, unreadable=print, workers=1)
 print(sum(1 for _ in itertools.islice(endless, 300)))
 endless.close()
 """

@@ -109,7 +109,7 @@ def test_autocast_does_not_change_losses(name: str, dtype: torch.dtype) -> None:
 
 
 def quick(**parameters: object) -> ContrastiveClassifier:
-    settled = {"encoder": "mlp-8x1", "epochs": 2, "random_state": 0, "calibrate": False, "precision": "32"}
+    settled = {"encoder": "mlp-8x1", "epochs": 2, "random_state": 0, "auto_calibrate": False, "precision": "32"}
     return ContrastiveClassifier(**{**settled, **parameters})
 
 

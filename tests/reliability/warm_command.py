@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
+import esupcon.classifier.evaluation
 import esupcon.cli
 import esupcon.estimator
-import esupcon.pipeline.evaluate
-import esupcon.pipeline.predict
 import esupcon.pipeline.training  # noqa: F401 - imported for the forks
 from esupcon.cli import main
 

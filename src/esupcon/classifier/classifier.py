@@ -3,25 +3,105 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+import os
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from sklearn.neighbors import NearestNeighbors
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor, nn
 
-from esupcon.classifier.preprocessing import Preprocessing, Rows
+from esupcon.classifier.preprocessing import Preprocessing, Rows, TablePreprocessing
 from esupcon.heads import PrototypeHead
 from esupcon.models import Network
+from esupcon.probability import (
+    Calibration,
+    Mahalanobis,
+    energy_score,
+    fit_mahalanobis,
+    knn_score,
+    max_softmax_score,
+    prototype_distance_score,
+    softmax,
+)
+
+if TYPE_CHECKING:
+    from esupcon.classifier.folder import ModelInfo
 
 Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
 
 #: Rows per batch. On CPUs 128 images take half as long as 512, whose activations are returned to the system each time.
 CPU_BATCH, GPU_BATCH = 128, 512
 #: Values per batch, which bounds memory for large images.
 BATCH_VALUES = 2**22
+#: Neighbours that vote on a label, and whose distance is the score of an outlier.
+N_NEIGHBORS = 10
+#: Widest features that the Mahalanobis score is fitted on: its matrix has this number squared of entries.
+MAX_MAHALANOBIS = 2048
+OOD_METHODS = ("auto", "mahalanobis", "knn", "prototype", "energy", "softmax")
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Training samples as a classifier remembers them: unit embeddings (n, dim), label columns, row numbers.
+
+    `mahalanobis` describes the features of the training data, for outliers; None if it could not be fitted.
+    """
+
+    embedding: NDArray[np.float32]
+    codes: Codes
+    rows: Codes
+    mahalanobis: Mahalanobis | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Reasons for the predictions of n samples, with k neighbours and K classes.
+
+    `neighbours` (n, k) are rows of the training data, nearest first, `neighbour_labels` their labels and
+    `neighbour_similarity` the cosines of the embeddings. `prototype_similarity` (n, K) are the cosines with the
+    prototype of each class, or with the mean of its training samples if the head is linear.
+    """
+
+    predicted: NDArray[Any]
+    probability: Floats
+    classes: NDArray[Any]
+    prototype_similarity: Floats
+    neighbours: Codes
+    neighbour_labels: NDArray[Any]
+    neighbour_similarity: Floats
+
+    def __str__(self) -> str:
+        lines = []
+        for i, label in enumerate(self.predicted):
+            found = zip(self.neighbours[i], self.neighbour_labels[i], self.neighbour_similarity[i], strict=True)
+            near = ", ".join(f"#{row} {name} ({cosine:.2f})" for row, name, cosine in found)
+            second = int(np.argsort(self.prototype_similarity[i])[-2])
+            lines.append(
+                f"{label} ({100 * self.probability[i].max():.1f} %): cosine {self.prototype_similarity[i].max():.2f} "
+                f"with its class, {self.prototype_similarity[i, second]:.2f} with {self.classes[second]}; near {near}"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelIssues:
+    """Training samples, the most doubtful label first: `indices` into the training data, the label `given`, the label
+    `suggested`, and the `likelihood` of the given one in 0 .. 1."""
+
+    indices: Codes
+    given: NDArray[Any]
+    suggested: NDArray[Any]
+    likelihood: Floats
 
 
 class Classifier:
@@ -31,10 +111,22 @@ class Classifier:
     or a data frame). Columns of logits and probabilities are in the order of `classes_`.
     """
 
-    def __init__(self, network: Network, preprocessing: Preprocessing, classes: Sequence[Any] | NDArray[Any]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        preprocessing: Preprocessing,
+        classes: Sequence[Any] | NDArray[Any],
+        *,
+        calibration: Calibration | None = None,
+        examples: Examples | None = None,
+        about: ModelInfo | None = None,
+    ) -> None:
         self.network = network
         self.preprocessing = preprocessing
         self.classes_ = classes if isinstance(classes, np.ndarray) else class_array(classes)
+        self.calibration = calibration or Calibration()
+        self.examples = examples
+        self.about = about
 
     @property
     def device(self) -> torch.device:
@@ -54,6 +146,8 @@ class Classifier:
         if not isinstance(self.network.head, PrototypeHead):
             return None
         return nn.functional.normalize(self._head_weight.detach().cpu().double(), dim=1).numpy()
+
+    # --- From X to outputs -------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def outputs(self, rows: Rows, names: tuple[str, ...]) -> dict[str, Tensor]:
@@ -82,6 +176,11 @@ class Classifier:
                 )
         return outputs
 
+    def _arrays(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Return embeddings and logits in float64."""
+        found = self.outputs(rows, ("embedding", "logits"))
+        return found["embedding"].double().cpu().numpy(), found["logits"].double().cpu().numpy()
+
     def logits(self, X: Any) -> Floats:
         """Return the logits (n, K), before calibration."""
         return self.outputs(self.preprocessing.rows(X), ("logits",))["logits"].double().cpu().numpy()
@@ -90,11 +189,252 @@ class Classifier:
         """Return the embeddings (n, dim) as the encoder gives them: not normalised."""
         return self.outputs(self.preprocessing.rows(X), ("embedding",))["embedding"].float().cpu().numpy()
 
+    def predict_proba(self, X: Any) -> Floats:
+        """Return probabilities (n, K): softmax(logits / temperature + bias), see `Calibration`."""
+        logits = self.logits(X)
+        return self.calibration.probabilities(logits) if len(logits) else logits
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class of each sample, one of `classes_`."""
+        predicted: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        return predicted
+
+    # --- Calibration and class priors --------------------------------------------------------------------------------
+
+    def calibrate(self, X: Any, y: Any, *, how: Literal["held-out", "given"] = "given") -> Self:
+        """Fit the temperature on labelled samples that were not trained on. It replaces the temperature so far."""
+        rows = self.preprocessing.rows(X)
+        codes = codes_of(as_labels(y, rows), self.classes_)
+        self.calibration = self.calibration.fit(self._arrays(rows)[1], codes, how=how)
+        return self
+
+    def adapt_priors(self, X: Any = None, *, priors: ArrayLike | Mapping[Any, float] | None = None) -> Self:
+        """Predict for other class priors: for `priors`, or for those estimated from unlabelled X.
+
+        `priors` holds a share for each of `classes_`, or is a dict by label, in which absent classes have share 0.
+        Without arguments, restore the priors of training.
+        """
+        if X is not None and priors is not None:
+            raise ValueError("adapt_priors takes samples or priors; got both. Pass one of them.")
+        if X is not None:
+            self.calibration = self.calibration.adapt(self.logits(X))
+            return self
+        if isinstance(priors, Mapping):
+            known = self.classes_.tolist()
+            unknown = [label for label in priors if label not in known]
+            if unknown:
+                raise ValueError(f"priors name {unknown[0]!r}, which is not one of the classes {known}.")
+            priors = [priors.get(label, 0.0) for label in known]
+        self.calibration = self.calibration.with_priors(priors)
+        return self
+
+    # --- What the training samples tell ------------------------------------------------------------------------------
+
+    def remember(self, rows: Rows, codes: Codes, *, most_values: int | None = None) -> Self:
+        """Keep the embeddings of training rows, for `explain`, `label_issues` and `ood_score`.
+
+        With `most_values`, keep only as many rows, spread evenly, as have that many values in all.
+        """
+        z = self.outputs(rows, ("embedding",))["embedding"].double().cpu().numpy()
+        mahalanobis = None
+        features = self._features(rows, z)
+        if features.shape[1] <= MAX_MAHALANOBIS:
+            with suppress(ValueError):  # the classes do not vary
+                mahalanobis = fit_mahalanobis(features, codes)
+        kept = np.arange(len(codes))
+        if most_values is not None and z.size > most_values:
+            kept = np.unique(np.linspace(0, len(z) - 1, max(1, most_values // z.shape[1])).astype(np.int64))
+        self.examples = Examples(unit(z[kept]).astype(np.float32), codes[kept], kept, mahalanobis)
+        return self
+
+    def explain(self, X: Any, n_neighbors: int = 5) -> Explanation:
+        """Return the nearest training samples of each sample, and its similarity to the prototype of every class."""
+        examples = self._examples("explain")
+        if not 1 <= n_neighbors <= len(examples.codes):
+            raise ValueError(f"n_neighbors must be 1 to the {len(examples.codes)} training samples; got {n_neighbors}.")
+        embedding, logits = self._arrays(self.preprocessing.rows(X))
+        z = unit(embedding)
+        places, cosines = nearest(z, examples.embedding, n_neighbors)
+        probabilities = self.calibration.probabilities(logits)
+        return Explanation(
+            predicted=self.classes_[probabilities.argmax(axis=1)],
+            probability=probabilities,
+            classes=self.classes_,
+            prototype_similarity=z @ self._class_vectors().T,
+            neighbours=examples.rows[places],
+            neighbour_labels=self.classes_[examples.codes[places]],
+            neighbour_similarity=cosines,
+        )
+
+    def label_issues(self, *, return_details: bool = False) -> Codes | LabelIssues:
+        """Return rows of the training data, the one whose label is least likely first.
+
+        With `return_details`, also the label suggested instead, and how likely the given one is. For each sample two
+        estimates of its label, made without its own label, are averaged: the labels of its ten nearest neighbours, and
+        the softmax of its cosines with the class means at temperature 0.1. The order is that of the estimate for the
+        given label minus the largest one for another label.
+        """
+        examples = self._examples("label_issues")
+        z, codes, here = examples.embedding.astype(np.float64), examples.codes, np.arange(len(examples.codes))
+        k = min(N_NEIGHBORS, len(codes) - 1)
+        votes = np.zeros((len(codes), self.n_classes))
+        np.add.at(votes, (np.repeat(here, k), codes[nearest(None, z, k)[0]].ravel()), 1 / k)
+        sums = np.zeros((self.n_classes, z.shape[1]))
+        np.add.at(sums, codes, z)
+        cosines = z @ unit(sums).T
+        cosines[here, codes] = np.einsum("nd,nd->n", z, unit(sums[codes] - z))  # the own class without the sample
+        present = np.bincount(codes, minlength=self.n_classes) > 0
+        belief = (votes + softmax(np.where(present, cosines / 0.1, -np.inf))) / 2
+        given = belief[here, codes].copy()
+        belief[here, codes] = -np.inf
+        order = np.argsort(given - belief.max(axis=1), kind="stable")
+        if not return_details:
+            return examples.rows[order]
+        suggested = self.classes_[belief.argmax(axis=1)[order]]
+        return LabelIssues(examples.rows[order], self.classes_[codes[order]], suggested, given[order])
+
+    def ood_score(self, X: Any, method: str = "auto") -> Floats:
+        """Return how far each sample lies from the training data; higher is further out.
+
+        `method`: mahalanobis (distance to the nearest class in the covariance of the training data), knn (distance to
+        the tenth nearest training embedding), prototype (cosine distance to the nearest prototype), energy, softmax.
+        "auto" is the first of mahalanobis, knn and prototype that this classifier has what it needs for.
+        """
+        if method not in OOD_METHODS:
+            raise ValueError(f"method must be one of {', '.join(OOD_METHODS)}; got {method!r}.")
+        if method == "auto":
+            method = "prototype" if self.examples is None else "knn"
+            if self.examples is not None and self.examples.mahalanobis is not None:
+                method = "mahalanobis"
+        rows = self.preprocessing.rows(X)
+        z, logits = self._arrays(rows)
+        if method == "mahalanobis":
+            fitted = self._examples("ood_score(method='mahalanobis')").mahalanobis
+            if fitted is None:
+                raise ValueError("the training samples of a class do not vary, so mahalanobis has no scale. Use knn.")
+            return fitted.score(self._features(rows, z))
+        if method == "energy":
+            return energy_score(logits, self.calibration.temperature)
+        if method == "softmax":
+            return max_softmax_score(logits, self.calibration.temperature)
+        z[~z.any(axis=1)] = 1.0  # zeros, which an encoder that ends in a ReLU can give, have no direction: any will do
+        if method == "knn":
+            embedding = self._examples("ood_score(method='knn')").embedding
+            return knn_score(z, embedding, k=min(N_NEIGHBORS, len(embedding)))
+        return prototype_distance_score(z, self._class_vectors())
+
+    def add_class(self, X: Any, y: Any) -> Self:
+        """Add classes without retraining: the mean embedding of its samples becomes the prototype of each.
+
+        y is one new label for all of X, or one label per sample. The encoder was trained to separate other classes, so
+        expect less than training would give; with ``encoder="identity"`` and good embeddings expect more. Predictions
+        for the known classes hardly change.
+        """
+        head = self.network.head
+        if not isinstance(head, PrototypeHead):
+            raise ValueError(  # noqa: TRY004 - the method chosen for training is wrong, not a type
+                "add_class needs a classifier with prototypes; this one has a linear head. Train with method='esupcon'."
+            )
+        rows = self.preprocessing.rows(X)
+        single = isinstance(y, str | bytes) or np.ndim(y) == 0
+        labels = as_labels([y] * len(rows) if single else y, rows)
+        new, known = distinct_classes(labels), self.classes_.tolist()
+        for label in new.tolist():
+            if label in known:
+                raise ValueError(f"add_class is for new classes; {label!r} is known already. Use partial_fit for it.")
+        codes = codes_of(labels, new)
+        embedding = self.outputs(rows, ("embedding",))["embedding"].double().cpu().numpy()
+        z = unit(embedding)
+        means = np.stack([z[codes == k].mean(axis=0) for k in range(len(new))])
+        if not means.any(axis=1).all():
+            raise ValueError(
+                "the samples of a new class must have a common direction in the embedding; they have none."
+            )
+        classes = distinct_classes(class_array([*known, *new.tolist()]))
+        # Sorting may move the columns of the known classes.
+        old_places, new_places = codes_of(self.classes_, classes), codes_of(new, classes)
+
+        def columns(old: Sequence[Any], of_new: Sequence[Any]) -> tuple[Any, ...]:
+            values = np.empty(len(classes))
+            values[old_places], values[new_places] = old, of_new
+            return tuple(values.tolist())
+
+        larger = PrototypeHead(head.weight.shape[1], len(classes), head.temperature).to(head.weight)
+        with torch.no_grad():
+            larger.weight[torch.from_numpy(old_places)] = head.weight
+            # Rounded to float32, the precision of saved weights.
+            larger.weight[torch.from_numpy(new_places)] = torch.from_numpy(unit(means)).float().to(head.weight)
+        self.network = Network(self.network.encoder, larger.eval(), self.network.projector)
+        self.classes_ = classes
+        counts, weight = self.calibration.class_counts, self.calibration.class_weight
+        added = np.bincount(codes)
+        self.calibration = self.calibration.model_copy(
+            update={
+                "class_counts": None if counts is None else tuple(map(int, columns(counts, added.tolist()))),
+                "class_weight": None if weight is None else columns(weight, [1.0] * len(new)),
+                "target_priors": None,
+            }
+        )
+        if self.examples is not None:
+            known_examples, features = self.examples, self._features(rows, embedding)
+            mahalanobis = known_examples.mahalanobis
+            if mahalanobis is not None:
+                centres = [features[codes == k].mean(axis=0) for k in range(len(new))]
+                mahalanobis = replace(mahalanobis, means=np.vstack([mahalanobis.means, *centres]))
+            self.examples = Examples(
+                np.concatenate([known_examples.embedding, z.astype(np.float32)]),
+                np.concatenate([old_places[known_examples.codes], new_places[codes]]),
+                np.concatenate([known_examples.rows, known_examples.rows.max() + 1 + np.arange(len(codes))]),
+                mahalanobis,
+            )
+        return self
+
+    # --- Saving ------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, examples: bool = True) -> Path:
+        """Write the classifier to a folder of safetensors and JSON; `esupcon.load(path)` reads it.
+
+        With `examples`, the embeddings of the training samples are stored too, for `explain`, `label_issues` and
+        `ood_score`; the samples themselves never are.
+        """
+        from esupcon.classifier.folder import save_classifier  # noqa: PLC0415 - that module reads classifiers too
+
+        return save_classifier(self, path, overwrite=overwrite, examples=examples)
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.preprocessing.input_shape))
+        about = "" if self.about is None else f"{self.about.encoder}, {self.about.method}, "
+        return f"Classifier({about}input {shape}, {self.n_classes} classes)"
+
     @property
     def _head_weight(self) -> Tensor:
         weight = self.network.head.weight
         assert isinstance(weight, Tensor)
         return weight
+
+    def _examples(self, purpose: str) -> Examples:
+        if self.examples is None:
+            raise ValueError(
+                f"{purpose} needs the embeddings of the training samples, which this classifier does not have: it was "
+                "trained by partial_fit or saved without them. Use fit, and save(path, examples=True)."
+            )
+        return self.examples
+
+    def _class_vectors(self) -> Floats:
+        """Return the prototypes, or the directions of the class means of the training samples if there are none."""
+        if (prototypes := self.prototypes_) is not None:
+            return prototypes
+        examples = self._examples("a linear head")
+        means = np.zeros((self.n_classes, examples.embedding.shape[1]))
+        np.add.at(means, examples.codes, examples.embedding)
+        return unit(means)
+
+    def _features(self, rows: Rows, embedding: Floats) -> Floats:
+        """Return what outliers are found in: the embedding, and for tables the standardised columns beside it, since
+        an encoder with layer norms maps a row multiplied by 1,000 to nearly the same embedding."""
+        if isinstance(self.preprocessing, TablePreprocessing):
+            return np.hstack([embedding, self.preprocessing.tensor(rows).numpy()])
+        return embedding
 
 
 @contextmanager
@@ -109,12 +449,77 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def unit(z: NDArray[Any]) -> Floats:
+    """Return z / |z| row by row; a row of zeros, which has no direction, stays zero."""
+    z = np.asarray(z, np.float64)
+    length = np.linalg.norm(z, axis=1, keepdims=True)
+    rows: Floats = np.divide(z, length, out=np.zeros_like(z), where=length > 0)
+    return rows
+
+
+def nearest(z: Floats | None, stored: NDArray[Any], k: int) -> tuple[Codes, Floats]:
+    """Return the places of the k stored unit rows with the largest cosine, and the cosines, nearest first.
+
+    If z is None, search the neighbours of the stored rows themselves; none is its own neighbour.
+    """
+    index = NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute").fit(np.asarray(stored, np.float64))
+    distances, places = index.kneighbors(z)
+    return places, 1 - distances
+
+
+# --- Labels of any hashable type -------------------------------------------------------------------------------------
+
+
+def as_labels(y: Any, X: Any) -> NDArray[Any]:
+    """Return y as a vector with one class label per row of X; raise scikit-learn's own errors otherwise."""
+    if y is None:
+        raise ValueError("This ContrastiveClassifier estimator requires y to be passed, but the target y is None.")
+    if isinstance(y, list) and y and all(isinstance(label, tuple | frozenset) for label in y):
+        y = class_array(y)  # NumPy would make a matrix of a list of tuples
+    labels: NDArray[Any] = column_or_1d(y, warn=True)
+    check_consistent_length(X, labels)
+    assert_all_finite(labels, input_name="y")
+    if labels.dtype.kind == "O":
+        if any(label is None for label in labels.tolist()):
+            raise ValueError("Input y contains None. Leave unlabelled samples out.")
+        if not all(isinstance(label, str | int | float | np.number | np.bool_) for label in labels.tolist()):
+            return labels
+    check_classification_targets(labels)
+    return labels
+
+
+def distinct_classes(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return the distinct labels: sorted if they have an order, else in the order in which they appear."""
+    if labels.dtype.kind != "O":
+        return np.unique(labels)
+    try:
+        classes = list(dict.fromkeys(labels.tolist()))
+    except TypeError as error:
+        raise ValueError(f"Unknown label type: class labels must be hashable ({error}).") from error
+    with suppress(TypeError):
+        classes.sort()
+    found = class_array(classes)
+    return found.astype(object) if found.dtype.kind == "U" else found  # text in an array of objects stays there
+
+
 def class_array(classes: Sequence[Any]) -> NDArray[Any]:
     """Return the classes as a NumPy array of their type if that keeps each of them unchanged, else of objects."""
-    if len({type(label) for label in classes}) == 1:
+    if {type(label) for label in classes} in ({str}, {int}, {float}, {bool}):
         array = np.array(classes)
-        if array.ndim == 1 and array.tolist() == list(classes):  # not so for text that ends in NUL
+        if array.tolist() == list(classes):  # not so for text that ends in NUL
             return array
     objects = np.empty(len(classes), dtype=object)
     objects[:] = classes
     return objects
+
+
+def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> Codes:
+    """Return the column of each label; raise ValueError for a label that is not a class."""
+    column: dict[Hashable, int] = {label: k for k, label in enumerate(classes.tolist())}
+    try:
+        return np.array([column[label] for label in labels.tolist()], dtype=np.int64)
+    except KeyError as error:
+        raise ValueError(
+            f"y contains the label {error.args[0]!r}, which is not one of the {len(classes)} classes of training. "
+            "Add it with add_class(X, y), or fit again."
+        ) from None

@@ -190,8 +190,8 @@ class TablePreprocessing(BaseModel):
         n, m, mean = self.n_seen, len(rows), np.array(self.mean)
         delta = rows.mean(axis=0) - mean
         variance = (n * np.array(self.variance) + m * rows.var(axis=0) + delta**2 * (n * m / (n + m))) / (n + m)
-        moments = {"mean": tuple((mean + delta * (m / (n + m))).tolist()), "variance": tuple(variance.tolist())}
-        return self.model_copy(update={**moments, "n_seen": n + m})
+        moments = {"mean": (mean + delta * (m / (n + m))).tolist(), "variance": variance.tolist(), "n_seen": n + m}
+        return type(self).model_validate({**self.model_dump(), **moments})  # not a copy, which would keep old caches
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -349,7 +349,7 @@ def _table(X: Any, n_features: int | None = None) -> NDArray[np.float64]:
             remedy = "That is one row: pass X.reshape(1, -1)."
         raise ValueError(f"X must be a table (n, {n_features or 'd'}); got shape {table.shape}. {remedy}")
     try:
-        numbers = table.astype(np.float64) if table.dtype.kind in "fiubO" else None
+        numbers = table.astype(np.float64, copy=False) if table.dtype.kind in "fiubO" else None
     except (TypeError, ValueError) as error:
         raise ValueError(f"X must hold numbers ({error}). Encode the rest as numbers, as in training.") from error
     if numbers is None:

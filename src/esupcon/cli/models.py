@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ from esupcon.methods import METHODS
 from esupcon.spec import TrainSpec
 
 if TYPE_CHECKING:
-    from esupcon.pipeline.predict import Prediction
+    from esupcon.classifier import Prediction
 
 _SETTINGS, _SCENARIO, _RUN, _READING = "Training settings", "Harder settings", "Run", "Reading data"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that starts like this for a formula
@@ -150,23 +151,24 @@ def evaluate(
 
     Classes are matched by name. After `esupcon calibrate` the results before and after calibration are shown.
     """
-    from esupcon.pipeline.evaluate import evaluate as run  # noqa: PLC0415 - slow to import
+    from esupcon.classifier import evaluate as run  # noqa: PLC0415 - slow to import
 
     found = run(model, data, part=part, reading=_given(reading), plot=plot, log=note)  # type: ignore[arg-type]
     if as_json:
-        answer_json(found.as_dict())
+        answer_json(found.model_dump(mode="json"))
         return
-    sides = [("value", found.before)]
-    if found.after is not None:
-        sides = [("before calibration", found.before), (f"T = {found.after['temperature']:.3g}", found.after)]
+    before, after = found.uncalibrated, found.calibrated
+    sides = [("value", before.model_dump())]
+    if after is not None:
+        sides = [("before calibration", before.model_dump()), (f"T = {after.temperature:.3g}", after.model_dump())]
     where = "all" if found.part == "all" else f"the {found.part} part"
-    answer(f"{found.model} on {where} of {found.data}: {found.before['n']:,} samples")
+    answer(f"{found.model} on {where} of {found.data}: {before.n:,} samples")
     answer(figures_table(sides))
-    answer(classes_table(found.after or found.before))
+    answer(classes_table((after or before).model_dump()))
     note(INTERVALS)
     if found.classes_without_samples:
         note(f"No samples of {len(found.classes_without_samples)} of the model's classes.")
-    if found.after is None:
+    if after is None:
         note(f"Not calibrated yet. To calibrate: {shlex.join(['esupcon', 'calibrate', str(model), data])}")
     if plot is not None:
         note(f"The reliability diagram is in {plot}.")
@@ -191,22 +193,27 @@ def calibrate(
 
     `esupcon predict` and `predict_proba` use it from then on. Predicted labels do not change.
     """
-    from esupcon.pipeline.evaluate import calibrate as run  # noqa: PLC0415 - slow to import
+    from esupcon.classifier import calibrate as run  # noqa: PLC0415 - slow to import
 
     found = run(model, data, on=on, reading=_given(reading), plot=plot, log=note)  # type: ignore[arg-type]
     if as_json:
-        answer_json(found.as_dict())
+        answer_json(found.model_dump(mode="json"))
         return
-    report = found.report
-    sides = ((report.ece_before, report.ece_before_interval), (report.ece_after, report.ece_after_interval))
+    figures = found.figures
+    ece = ((figures.ece_before, figures.ece_before_interval), (figures.ece_after, figures.ece_after_interval))
+    nll = (figures.nll_before, figures.nll_after)
     rows = [
-        ["ECE", *(f"{percent(ece)} ({100 * (low or 0):.1f} to {100 * (high or 0):.1f})" for ece, (low, high) in sides)],
-        ["NLL", f"{report.nll_before:.3f}", f"{report.nll_after:.3f}"],
+        [
+            "ECE",
+            *(f"{percent(value)} ({100 * (low or 0):.1f} to {100 * (high or 0):.1f})" for value, (low, high) in ece),
+        ],
+        ["NLL", *("infinite" if value is None else f"{value:.3f}" for value in nll)],
     ]
-    answer(f"{found.model}, measured on {found.measured_on}: {report.n_evaluation:,} samples")
-    answer(table(["", "before, T = 1", f"after, T = {report.temperature:.3g}"], rows))
+    answer(f"{found.model}, measured on {found.measured_on}: {figures.n_evaluation:,} samples")
+    answer(table(["", "before, T = 1", f"after, T = {figures.temperature:.3g}"], rows))
     note(INTERVALS)
-    note(f"T was fitted on {found.fitted_on} ({report.n_calibration:,} samples) and is stored in {found.model}.")
+    stored = f"is stored in {found.model}" if found.stored else "is not stored"
+    note(f"T was fitted on {found.fitted_on} ({figures.n_calibration:,} samples) and {stored}.")
     if plot is not None:
         note(f"The reliability diagram is in {plot}.")
 
@@ -237,8 +244,7 @@ def predict(
     """
     if output_format not in ("csv", "jsonl"):
         raise ValueError(f"--format must be csv or jsonl; got {output_format!r}.")
-    from esupcon.pipeline.predict import predict_files  # noqa: PLC0415 - slow to import
-    from esupcon.pipeline.trained import load_trained  # noqa: PLC0415
+    from esupcon.classifier import load_classifier, predict_files  # noqa: PLC0415 - slow to import
 
     skipped = 0
 
@@ -247,13 +253,15 @@ def predict(
         skipped += 1
         complain(f"skipped: {path} ({reason})")
 
-    trained = load_trained(model)
-    if top_k > len(trained.classes):
-        complain(f"--top-k {top_k}: the model has {len(trained.classes)} classes; showing all of them.")
-        top_k = len(trained.classes)
+    classifier = load_classifier(model)
+    if top_k > classifier.n_classes:
+        complain(f"--top-k {top_k}: the model has {classifier.n_classes} classes; showing all of them.")
+        top_k = classifier.n_classes
+    if classifier.calibration.how == "none":
+        note(f"The model is not calibrated: probabilities may be too high. Run: esupcon calibrate {model} DATA")
     if hasattr(sys.stdout, "reconfigure"):  # file names need not be valid text; write back the bytes that were read
         sys.stdout.reconfigure(errors="surrogateescape")
-    found = predict_files(trained, _paths(images), top_k=top_k, unreadable=unreadable, workers=workers)
+    found = predict_files(classifier, _paths(images), top_k=top_k, unreadable=unreadable, workers=workers)
     n_predicted = (_write_csv if output_format == "csv" else _write_json_lines)(found, top_k)
     if skipped:
         complain(f"{skipped:,} could not be read, {n_predicted:,} predicted.")
@@ -316,20 +324,17 @@ def export(
         raise ValueError(f"--format must be onnx or torch; got {output_format!r}.")
     if opset is not None and output_format != "onnx":
         raise ValueError("--opset applies to --format onnx only. Omit it.")
-    from esupcon.artifact import load_artifact  # noqa: PLC0415 - slow to import
-    from esupcon.export import DEFAULT_OPSET, write_onnx, write_torch  # noqa: PLC0415
-    from esupcon.pipeline.trained import MODEL_FOLDER  # noqa: PLC0415
+    from esupcon.classifier import export_onnx, export_torch, load_classifier  # noqa: PLC0415 - slow to import
 
-    of_run = (model / MODEL_FOLDER).is_dir() and not (model / "config.json").exists()
-    classifier = load_artifact(model / MODEL_FOLDER if of_run else model)
-    if output_format == "onnx":
-        exported = write_onnx(classifier, out, opset=DEFAULT_OPSET if opset is None else opset)
+    classifier = load_classifier(model)
+    if output_format == "torch":
+        exported = export_torch(classifier, out)
     else:
-        exported = write_torch(classifier, out)
+        exported = export_onnx(classifier, out) if opset is None else export_onnx(classifier, out, opset=opset)
     if as_json:
-        answer_json({"format": output_format, **exported.as_dict()})
+        answer_json({"format": output_format, **asdict(exported), "path": str(exported.path)})
     else:
-        answer(f"{exported.path}: {exported.n_bytes:,} bytes, {classifier.config.n_classes} classes")
+        answer(f"{exported.path}: {exported.n_bytes:,} bytes, {classifier.n_classes} classes")
         if exported.difference is not None:
             answer(f"largest difference from the model: {exported.difference:.1e} on {exported.n_checked} inputs")
     if exported.difference is None:

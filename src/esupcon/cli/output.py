@@ -78,7 +78,7 @@ def classes_table(figures: dict[str, Any]) -> Table:
         name = f"worst {_WORST_CLASSES} of {len(present)} classes"
         present = sorted(present, key=lambda row: row["accuracy"])[:_WORST_CLASSES]
     rows = [
-        [row["class"], str(row["n"]), percent(row["accuracy"]), percent(row["precision"]), percent(row["probability"])]
+        [row["name"], str(row["n"]), percent(row["accuracy"]), percent(row["precision"]), percent(row["probability"])]
         for row in present
     ]
     return table([name, "n", "accuracy", "precision", "mean p(own class)"], rows)

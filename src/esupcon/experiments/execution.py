@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from esupcon.classifier import MODEL_FOLDER
 from esupcon.data.scenarios import Scenario
 from esupcon.experiments.spec import RunSpec
 from esupcon.experiments.store import write_spec
 from esupcon.pipeline.prepare import DataOptions
-from esupcon.pipeline.trained import MODEL_FOLDER
 from esupcon.pipeline.training import Result, train
 
 

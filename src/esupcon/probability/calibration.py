@@ -180,7 +180,7 @@ class Calibration(Record):
     target_priors: class priors that the probabilities are for; None: those of training.
     """
 
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     how: Literal["none", "held-out", "cross-fitted", "given"] = "none"
     n: Count = 0
     balanced: bool = False

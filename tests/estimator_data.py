@@ -14,8 +14,8 @@ Array = NDArray[Any]
 
 
 def quick(**parameters: Any) -> ContrastiveClassifier:
-    """A fit of a fraction of a second, which separates blobs and learns something about digits."""
-    return ContrastiveClassifier(**{"epochs": 25, "lr": 0.01, "random_state": 0, "calibrate": False, **parameters})
+    """Return an estimator that fits in a fraction of a second, separates blobs and learns something about digits."""
+    return ContrastiveClassifier(**{"epochs": 25, "lr": 0.01, "random_state": 0, "auto_calibrate": False, **parameters})
 
 
 def blobs(n: int = 90, centers: int = 3, seed: int = 0) -> tuple[Array, Array]:
@@ -24,6 +24,6 @@ def blobs(n: int = 90, centers: int = 3, seed: int = 0) -> tuple[Array, Array]:
 
 
 def digit_images(n: int = 200) -> tuple[Array, Array]:
-    """uint8 (n, 8, 8) and labels."""
+    """Return uint8 (n, 8, 8) and labels."""
     data = load_digits()
     return np.rint(data.images[:n] * (255 / 16)).astype(np.uint8), data.target[:n]

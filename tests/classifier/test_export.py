@@ -1,4 +1,4 @@
-"""Exported files give what the classifier gives: in this process, and in one that has never seen torch."""
+"""Exported files give what the classifier gives: in this process, and in one without torch."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from sklearn.datasets import load_digits, load_sample_images, load_wine
 from torch import Tensor, nn
 
 import esupcon
-from esupcon.artifact import ArtifactConfig, Classifier, ImagePreprocessing, TablePreprocessing, save_artifact
+from esupcon.classifier import export as export_module
+from esupcon.classifier.classifier import Classifier
+from esupcon.classifier.export import TOLERANCE, Deployed, Exported, export_onnx, export_torch, quiet, trial_inputs
+from esupcon.classifier.folder import ModelInfo
+from esupcon.classifier.preprocessing import TablePreprocessing, fit_preprocessing
 from esupcon.cli import main
 from esupcon.data import load
-from esupcon.data.augment import channel_statistics
-from esupcon.export import Exported, export_onnx, export_torch, onnx_file, write_onnx, write_torch
-from esupcon.export.check import TOLERANCE, trial_inputs
-from esupcon.export.deployed import Deployed
-from esupcon.export.quiet import quiet
 from esupcon.heads import PrototypeHead, class_means
 from esupcon.models import build_network
+from esupcon.probability import Calibration
 
 INSTALL = 'install the extra: pip install "esupcon[onnx]"'
 DIGITS, DIGIT_LABELS = load_digits(return_X_y=True)
@@ -53,49 +53,33 @@ def classifier_of(
     classes: list[Any],
     *,
     head: str,
-    calibration: float | None = None,
+    calibration: Calibration | None = None,
     temperature: float = 0.1,
     labels: np.ndarray | None = None,
 ) -> Classifier:
-    """A network with random weights whose head tells `x` apart: by class means, or by centred logits."""
+    """Return random weights with a head that separates `x`: by class means, or by centred logits."""
     torch.manual_seed(1)
-    shape = x.shape[1:]
-    mean, std = channel_statistics(x)
-    preprocessing: ImagePreprocessing | TablePreprocessing
-    if x.ndim == 2:
-        preprocessing = TablePreprocessing(mean=mean, scale=std)
-    else:
-        preprocessing = ImagePreprocessing(channels=shape[0], image_size=shape[1:], mean=mean, std=std)
     network = build_network(
         encoder=encoder,
-        input_shape=shape,
+        input_shape=x.shape[1:],
         n_classes=len(classes),
         head=head,
-        projection_dim=None,
-        temperature=temperature,
+        temperature=temperature,  # type: ignore[arg-type]
     )
     for name, buffer in network.named_buffers():
         if name.endswith("running_mean"):
             buffer.uniform_(-0.2, 0.2)
         elif name.endswith("running_var"):
             buffer.uniform_(0.5, 1.5)
-    config = ArtifactConfig(
-        encoder=encoder if isinstance(encoder, str) else "custom",
-        input_shape=shape,
-        classes=classes,
-        head=head,
-        temperature=temperature,
-        preprocessing=preprocessing,
-        method="esupcon",
-        calibration_temperature=calibration,
-    )
-    made = Classifier(network, config)
+    preprocessing = TablePreprocessing.fit(x)[0] if x.ndim == 2 else fit_preprocessing(x)
+    about = ModelInfo(encoder=encoder if isinstance(encoder, str) else "custom", method="esupcon")
+    made = Classifier(network.eval(), preprocessing, classes, calibration=calibration, about=about)
     with torch.no_grad():
         if isinstance(network.head, PrototypeHead) and labels is not None:
             means = class_means(torch.from_numpy(made.transform(x)), torch.from_numpy(labels), len(classes))
             network.head.weight.copy_(means - means.mean(0))
         elif isinstance(network.head, nn.Linear):
-            network.head.bias -= torch.from_numpy(made.logits(x).mean(0))
+            network.head.bias -= torch.from_numpy(made.logits(x).mean(0)).float()
     return made
 
 
@@ -131,7 +115,7 @@ def make_cases() -> dict[str, Case]:
                 DIGIT_IMAGES[:500],
                 list(range(10)),
                 head="prototype",
-                calibration=0.4,
+                calibration=Calibration(temperature=0.4, how="given", n=9),
                 labels=DIGIT_LABELS[:500],
             ),
             DIGIT_IMAGES[500:560],
@@ -141,7 +125,16 @@ def make_cases() -> dict[str, Case]:
             classifier_of("resnet18-w8", large, ["é", "=1+1", '"', "\n"], head="prototype", labels=np.arange(12) % 4),
             large,
         ),
-        "table": Case(classifier_of("mlp-32x2", wine, [False, True, 7], head="linear", calibration=2.5), wine),
+        "table": Case(
+            classifier_of(
+                "mlp-32x2",
+                wine,
+                [False, True, 7],
+                head="linear",
+                calibration=Calibration(temperature=2.5, how="given", n=9),
+            ),
+            wine,
+        ),
     }
 
 
@@ -156,7 +149,7 @@ def cases() -> dict[str, Case]:
 @pytest.fixture(scope="module")
 def onnx_files(runtime: Any, cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
     folder = tmp_path_factory.mktemp("onnx")
-    return {name: write_onnx(case.classifier, folder / f"{name}.onnx") for name, case in cases.items()}
+    return {name: export_onnx(case.classifier, folder / f"{name}.onnx") for name, case in cases.items()}
 
 
 def same(classifier: Classifier, x: np.ndarray, probabilities: np.ndarray, embedding: np.ndarray) -> None:
@@ -180,7 +173,7 @@ def test_onnx_equals_the_classifier(
     assert given_input.name == case.input_name
     assert given_input.shape == ["batch", *case.x.shape[1:]]
     assert given_input.type == ("tensor(float)" if case.x.ndim == 2 else "tensor(uint8)")
-    classes, dim = case.classifier.config.n_classes, case.classifier.network.encoder.dim
+    classes, dim = case.classifier.n_classes, case.classifier.network.encoder.dim
     shapes = {one.name: one.shape for one in session.get_outputs()}
     assert shapes == {"probabilities": ["batch", classes], "embedding": ["batch", dim]}
     for size in (1, 2, 7, len(case.x)):
@@ -216,21 +209,21 @@ print(json.dumps(found))
         assert len(set(labels)) > 1, "a test that cannot tell classes apart"
         assert found[name]["labels"] == labels
         assert [type(label) for label in found[name]["labels"]] == [type(label) for label in labels]
-        metadata, config = found[name]["metadata"], case.classifier.config
+        metadata, made = found[name]["metadata"], case.classifier
         assert metadata["esupcon_version"] == esupcon.__version__
-        assert json.loads(metadata["classes"]) == list(config.classes)
-        assert json.loads(metadata["preprocessing"]) == config.preprocessing.model_dump(mode="json")
-        assert json.loads(metadata["calibration_temperature"]) == config.calibration_temperature
-        assert (metadata["encoder"], metadata["method"]) == (config.encoder, "esupcon")
+        assert json.loads(metadata["classes"]) == made.classes_.tolist()
+        assert json.loads(metadata["preprocessing"]) == made.preprocessing.model_dump(mode="json")
+        assert json.loads(metadata["calibration"]) == made.calibration.model_dump(mode="json")
+        assert (metadata["encoder"], metadata["method"]) == (made.about.encoder, "esupcon")
     accuracy = np.mean(np.array(found["digits"]["labels"]) == DIGIT_LABELS[500:560])
     assert accuracy > 0.2  # by chance 0.1; the encoder is untrained
 
 
-def test_files_do_not_tell_where_they_were_made(
+def test_files_hold_no_paths_of_this_machine(
     cases: dict[str, Case], onnx_files: dict[str, Exported], tmp_path: Path
 ) -> None:
     scripted = export_torch(cases["table"].classifier, tmp_path / "model.pt2")
-    for path in (scripted, *(one.path for one in onnx_files.values())):
+    for path in (scripted.path, *(one.path for one in onnx_files.values())):
         content = path.read_bytes()
         for place in (Path(esupcon.__file__).parent, Path(torch.__file__).parent, Path.home()):
             assert os.fsencode(place) not in content
@@ -240,14 +233,14 @@ def test_files_do_not_tell_where_they_were_made(
 def test_torch_file_equals_the_classifier(cases: dict[str, Case], name: str, tmp_path: Path) -> None:
     case = cases[name]
     before = {key: value.clone() for key, value in case.classifier.network.state_dict().items()}
-    exported = write_torch(case.classifier, tmp_path / "model.pt2", samples=case.x)
+    exported = export_torch(case.classifier, tmp_path / "model.pt2", samples=case.x)
     assert exported.n_checked > len(case.x)
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
     for key, value in case.classifier.network.state_dict().items():
         assert torch.equal(value, before[key])
     extra = {"esupcon.json": ""}
     module = torch.export.load(exported.path, extra_files=extra).module()
-    assert json.loads(json.loads(extra["esupcon.json"])["classes"]) == list(case.classifier.config.classes)
+    assert json.loads(json.loads(extra["esupcon.json"])["classes"]) == case.classifier.classes_.tolist()
     for size in (1, 2, 7, len(case.x)):
         with torch.inference_mode():
             found = module(torch.from_numpy(case.x[:size]))
@@ -269,35 +262,35 @@ def test_cifar_images(runtime: Any, cases: dict[str, Case], onnx_files: dict[str
 
 
 def test_another_opset_and_other_precision(runtime: Any, cases: dict[str, Case], tmp_path: Path) -> None:
-    """A classifier in bfloat16 is exported in float32 and stays what it is."""
+    """A classifier in float64 is exported in float32 and stays in float64."""
     import onnx
 
-    network, config = cases["table"].classifier.network, cases["table"].classifier.config
-    made = Classifier(copy.deepcopy(network).bfloat16(), config)
-    path = export_onnx(made, tmp_path / "model.onnx", opset=20)
+    made = copy.deepcopy(cases["table"].classifier)
+    made.network.double()
+    path = export_onnx(made, tmp_path / "model.onnx", opset=20).path
     assert {one.domain: one.version for one in onnx.load(path).opset_import}[""] == 20
     onnx.checker.check_model(onnx.load(path), full_check=True)
-    assert {p.dtype for p in made.network.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in made.network.parameters()} == {torch.float64}
 
 
-def test_the_command_in_a_process_of_its_own(
+def test_the_command_in_a_fresh_process(
     cases: dict[str, Case], onnx_files: dict[str, Exported], tmp_path: Path
 ) -> None:
     """Of a run's folder; nothing of the exporter is heard, all warnings shown; the same bytes again."""
     case = cases["table"]
-    save_artifact(tmp_path / "run" / "model", case.classifier.network, case.classifier.config)
+    case.classifier.save(tmp_path / "run" / "model")
     words = [sys.executable, "-W", "default", "-m", "esupcon", "export", "run", "--out", "a.onnx"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stderr == ""
     assert re.fullmatch(
-        r"a\.onnx: [\d,]+ bytes, 3 classes\nlargest difference to the model: \S+ on 16 inputs\n", done.stdout
+        r"a\.onnx: [\d,]+ bytes, 3 classes\nlargest difference from the model: \S+ on 16 inputs\n", done.stdout
     )
     assert (tmp_path / "a.onnx").read_bytes() == onnx_files["table"].path.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "run"]
 
 
 def test_the_command_for_torch(cases: dict[str, Case], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    model = save_artifact(tmp_path / "model", cases["table"].classifier.network, cases["table"].classifier.config)
+    model = cases["table"].classifier.save(tmp_path / "model")
     capfd.readouterr()
     assert main(["export", str(model), "--format", "torch", "--out", str(tmp_path / "a.pt2"), "--json"]) == 0
     said = capfd.readouterr()
@@ -305,7 +298,7 @@ def test_the_command_for_torch(cases: dict[str, Case], tmp_path: Path, capfd: py
     found = json.loads(said.out)
     assert found["format"] == "torch"
     assert found["path"] == str(tmp_path / "a.pt2")
-    assert found["bytes"] == (tmp_path / "a.pt2").stat().st_size
+    assert found["n_bytes"] == (tmp_path / "a.pt2").stat().st_size
     assert 0 <= found["difference"] <= TOLERANCE
 
 
@@ -318,7 +311,7 @@ class Heard(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-def test_quiet_hears_nothing_and_leaves_no_trace(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet_suppresses_output_and_restores_levels(capfd: pytest.CaptureFixture[str]) -> None:
     talker, heard = logging.getLogger("torch.onnx._internal.exporter"), Heard()
     talker.addHandler(heard)
     before = [logging.getLogger(name).level for name in ("torch", "torch.onnx", "onnxscript", "onnx_ir")]
@@ -341,7 +334,7 @@ def test_quiet_hears_nothing_and_leaves_no_trace(capfd: pytest.CaptureFixture[st
     ("words", "complaint"),
     [
         (("--out", "x.onnx", "--format", "tflite"), "--format must be onnx or torch; got 'tflite'"),
-        (("--out", "x.pt2", "--format", "torch", "--opset", "18"), "--opset is for --format onnx"),
+        (("--out", "x.pt2", "--format", "torch", "--opset", "18"), "--opset applies to --format onnx only"),
         (("--out", "x.pt2"), "must end in .onnx; got 'x.pt2'"),
         (("--out", "x.onnx", "--format", "torch"), "must end in .pt2; got 'x.onnx'"),
         (("--out", "absent/x.pt2", "--format", "torch"), "needs an existing folder"),
@@ -358,7 +351,7 @@ def test_mistakes_of_the_command_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("folder.pt2").mkdir()
-    save_artifact("model", cases["table"].classifier.network, cases["table"].classifier.config)
+    cases["table"].classifier.save("model")
     capfd.readouterr()
     assert main(["export", "model", *words]) == 2
     said = capfd.readouterr()
@@ -378,60 +371,66 @@ def test_unknown_opsets(runtime: Any, cases: dict[str, Case], opset: Any, tmp_pa
 def test_without_the_extra(
     cases: dict[str, Case], absent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_file.importlib.util, "find_spec", lambda name: None if name == absent else object())
+    monkeypatch.setattr(export_module.importlib.util, "find_spec", lambda name: None if name == absent else object())
     with pytest.raises(ModuleNotFoundError, match=rf'needs {absent}\. Install with: pip install "esupcon\[onnx\]"'):
         export_onnx(cases["table"].classifier, tmp_path / "x.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_runtime_the_file_is_unchecked_and_that_is_said(
+def test_without_the_runtime_the_file_is_unchecked_and_the_result_tells_so(
     cases: dict[str, Case], onnx_files: dict[str, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = onnx_files["table"].path.read_bytes()
-    monkeypatch.setattr(onnx_file, "_onnx_bytes", lambda *_: content)
-    monkeypatch.setattr(onnx_file.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object())
-    with pytest.warns(UserWarning, match="was not checked: onnxruntime is missing"):
-        path = export_onnx(cases["table"].classifier, tmp_path / "x.onnx")
-    assert path.read_bytes() == content
+    monkeypatch.setattr(export_module, "_onnx_bytes", lambda *_: content)
+    monkeypatch.setattr(
+        export_module.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object()
+    )
+    exported = export_onnx(cases["table"].classifier, tmp_path / "x.onnx")
+    assert (exported.difference, exported.n_checked) == (None, 0)
+    assert exported.path.read_bytes() == content
 
 
-def test_a_file_that_differs_is_not_kept(
+def test_a_file_that_differs_is_not_written(
     cases: dict[str, Case], onnx_files: dict[str, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The graph of another calibration in place of the right one; what was there before stays."""
     case = cases["table"]
     content = onnx_files["table"].path.read_bytes()
-    monkeypatch.setattr(onnx_file, "_onnx_bytes", lambda *_: content)
-    other = Classifier(case.classifier.network, case.classifier.config).set_calibration(2.49)
+    monkeypatch.setattr(export_module, "_onnx_bytes", lambda *_: content)
+    other = copy.copy(case.classifier)
+    other.calibration = Calibration(temperature=2.49, how="given", n=9)
     target = tmp_path / "x.onnx"
     target.write_bytes(b"before")
-    with pytest.raises(ValueError, match=r"differs from the classifier by .* in probabilities.*no file was kept"):
+    with pytest.raises(ValueError, match=r"differs from the classifier by .* in probabilities.*No file was written"):
         export_onnx(other, target)
     assert target.read_bytes() == b"before"
     assert [path.name for path in tmp_path.iterdir()] == ["x.onnx"]
-    assert export_onnx(case.classifier, target).read_bytes() == content
+    assert export_onnx(case.classifier, target).path.read_bytes() == content
 
 
 @pytest.mark.parametrize(
-    ("record", "cause"),
+    "changes",
     [
-        ({"class_weight": [1.0, 2.0, 1.0], "target_priors": None}, "a class_weight"),
-        ({"class_weight": [1.0, 1.0, 1.0], "target_priors": [0.2, 0.3, 0.5]}, "adapt_priors"),
+        {"class_weight": (1.0, 2.0, 1.0)},
+        {"target_priors": (0.2, 0.3, 0.5)},
+        {"class_weight": (3.0, 1.0, 1.0), "target_priors": (0.0, 0.5, 0.5)},
     ],
 )
-def test_reweighted_estimators_are_refused(
-    cases: dict[str, Case], record: dict[str, Any], cause: str, tmp_path: Path
+def test_class_weights_and_priors_are_part_of_the_file(
+    runtime: Any, cases: dict[str, Case], changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Their probabilities are not those of the network alone, so a file would silently differ from them."""
-    network, config = cases["table"].classifier.network, cases["table"].classifier.config
-    plain = {"class_weight": [1.0, 1.0, 1.0], "target_priors": None}
-    export_torch(
-        Classifier(network, config.model_copy(update={"training": {"estimator": plain}})), tmp_path / "plain.pt2"
+    case = cases["table"]
+    made = copy.copy(case.classifier)
+    made.calibration = Calibration(temperature=2.5, how="given", n=9, class_counts=(5, 9, 2), **changes)
+    assert not np.allclose(made.predict_proba(case.x), case.classifier.predict_proba(case.x))
+    module = torch.export.load(export_torch(made, tmp_path / "x.pt2").path).module()
+    np.testing.assert_allclose(
+        module(torch.from_numpy(case.x))["probabilities"], made.predict_proba(case.x), atol=TOLERANCE
     )
-    with pytest.raises(ValueError, match=f"changed by {cause}"):
-        made = Classifier(network, config.model_copy(update={"training": {"estimator": record}}))
-        export_torch(made, tmp_path / "x.pt2")
-    assert [path.name for path in tmp_path.iterdir()] == ["plain.pt2"]
+    session = runtime.InferenceSession(export_onnx(made, tmp_path / "x.onnx").path, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(
+        session.run(["probabilities"], {"rows": case.x})[0], made.predict_proba(case.x), atol=TOLERANCE
+    )
 
 
 class Encoder(nn.Module):
@@ -454,7 +453,7 @@ class Encoder(nn.Module):
 @pytest.mark.parametrize(
     ("how", "complaint"), [("branches", "cannot be traced"), ("counts", "cannot be traced"), ("draws", "differs from")]
 )
-def test_encoders_that_no_file_can_hold(how: str, complaint: str, tmp_path: Path) -> None:
+def test_encoders_that_cannot_be_exported_are_refused(how: str, complaint: str, tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
     made = classifier_of(Encoder(how), rows, ["a", "b"], head="linear")
     with pytest.raises(ValueError, match=complaint) as caught:
@@ -463,10 +462,10 @@ def test_encoders_that_no_file_can_hold(how: str, complaint: str, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_encoder_of_ones_own(tmp_path: Path) -> None:
+def test_a_custom_encoder_is_exported(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
     made = classifier_of(Encoder("plain"), rows, ["a", "b"], head="prototype")
-    module = torch.export.load(export_torch(made, tmp_path / "x.pt2")).module()
+    module = torch.export.load(export_torch(made, tmp_path / "x.pt2").path).module()
     np.testing.assert_allclose(module(torch.from_numpy(rows))["probabilities"], made.predict_proba(rows), atol=1e-5)
 
 
@@ -491,30 +490,23 @@ def test_samples_are_checked_as_they_are(cases: dict[str, Case], tmp_path: Path)
     ),
     exponent=st.integers(-30, 30),
     temperature=st.sampled_from([0.05, 0.1, 1.0]),
-    calibration=st.sampled_from([None, 0.5, 3.0]),
+    calibration=st.sampled_from([1.0, 0.5, 3.0]),
     head=st.sampled_from(["linear", "prototype"]),
 )
 def test_the_graph_is_the_classifier_for_rows_of_any_length(
-    rows: list[list[float]], exponent: int, temperature: float, calibration: float | None, head: str
+    rows: list[list[float]], exponent: int, temperature: float, calibration: float, head: str
 ) -> None:
     torch.manual_seed(0)
     x = np.array(rows, np.float32) * np.float32(10.0**exponent)
-    network = build_network(
-        encoder="identity", input_shape=(3,), n_classes=4, head=head, projection_dim=None, temperature=temperature
+    network = build_network(encoder="identity", input_shape=(3,), n_classes=4, head=head, temperature=temperature)  # type: ignore[arg-type]
+    made = Classifier(
+        network,
+        TablePreprocessing(mean=(0.0,) * 3, variance=(1.0,) * 3),
+        list("abcd"),
+        calibration=Calibration(temperature=calibration),
     )
-    config = ArtifactConfig(
-        encoder="identity",
-        input_shape=(3,),
-        classes=list("abcd"),
-        head=head,
-        temperature=temperature,
-        preprocessing=TablePreprocessing(mean=[0.0] * 3, scale=[1.0] * 3),
-        method="esupcon",
-        calibration_temperature=calibration,
-    )
-    made = Classifier(network, config)
     with torch.inference_mode():
-        found = Deployed(network, config).eval()(torch.from_numpy(x))
+        found = Deployed(made).eval()(torch.from_numpy(x))
     np.testing.assert_allclose(found["probabilities"], made.predict_proba(x), rtol=0, atol=TOLERANCE)
     np.testing.assert_array_equal(found["embedding"], made.transform(x))
 

@@ -1,0 +1,299 @@
+"""One contract for every classifier: built from a network, from an estimator, from a folder."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from sklearn.datasets import load_digits
+from small_classifiers import make_classifier, some_rows
+
+import esupcon
+from esupcon import ContrastiveClassifier
+from esupcon.classifier.classifier import (
+    Classifier,
+    Examples,
+    as_labels,
+    class_array,
+    codes_of,
+    distinct_classes,
+    nearest,
+    unit,
+)
+from esupcon.probability import Calibration, auroc, softmax
+
+SHAPE = (3, 8, 6)
+DIGITS = load_digits()
+PIXELS = np.rint(DIGITS.images * (255 / 16)).astype(np.uint8)
+
+
+def fitted(X: Any, y: Any, **settings: Any) -> ContrastiveClassifier:
+    given = {"epochs": 3, "encoder": "mlp-32x1", "lr": 0.01, "random_state": 0, "auto_calibrate": False, **settings}
+    return ContrastiveClassifier(**given).fit(X, y)
+
+
+def trained_network(X: Any, y: Any) -> Classifier:
+    """Return what a run has: a network, preprocessing and training rows, without an estimator."""
+    estimator = fitted(X, y)
+    inner = estimator.classifier_
+    counts = np.bincount(y)
+    rows = inner.preprocessing.rows(X)
+    built = Classifier(inner.network, inner.preprocessing, inner.classes_, about=inner.about)
+    built.calibration = Calibration(class_counts=tuple(counts.tolist()))
+    return built.remember(rows, y)
+
+
+@pytest.fixture(scope="module", params=["network", "estimator", "folder"])
+def of_digits(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    X, y = PIXELS[:300], DIGITS.target[:300]
+    if request.param == "network":
+        return trained_network(X, y)
+    if request.param == "estimator":
+        return fitted(X, y)
+    return esupcon.load(trained_network(X, y).save(tmp_path_factory.mktemp("saved") / "model"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("images")
+    paths = [folder / f"{i}.png" for i in range(5)]
+    for path, image in zip(paths, PIXELS, strict=False):
+        Image.fromarray(image).save(path)
+    return paths
+
+
+def test_every_classifier_predicts_explains_and_finds_outliers(of_digits: Any, files: list[Path]) -> None:
+    X = PIXELS[:5]
+    probabilities = of_digits.predict_proba(X)
+    assert probabilities.shape == (5, 10)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert of_digits.predict(X).tolist() == of_digits.classes_[probabilities.argmax(axis=1)].tolist()
+    for same in (files, [str(path) for path in files], [Image.open(path) for path in files], X[:, None]):
+        np.testing.assert_array_equal(of_digits.predict_proba(same), probabilities)
+    z = unit(of_digits.transform(X))
+    np.testing.assert_allclose(np.linalg.norm(of_digits.prototypes_, axis=1), 1)
+    explanation = of_digits.explain(X, n_neighbors=2)
+    assert explanation.neighbours[:, 0].tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(explanation.prototype_similarity, z @ of_digits.prototypes_.T, atol=1e-5)
+    assert sorted(of_digits.label_issues()) == list(range(300))
+    for method in ("auto", "mahalanobis", "knn", "prototype", "energy", "softmax"):
+        assert of_digits.ood_score(X, method=method).shape == (5,)
+    noise = np.random.default_rng(0).integers(0, 256, (50, 8, 8), dtype=np.uint8)
+    assert auroc(of_digits.ood_score(PIXELS[:300]), of_digits.ood_score(noise)) > 0.9
+
+
+def test_every_classifier_calibrates_adapts_grows_and_saves(of_digits: Any, tmp_path: Path) -> None:
+    changed = copy.deepcopy(of_digits)
+    X, y = PIXELS[300:500], DIGITS.target[300:500]
+    before = changed.predict_proba(X)
+    assert changed.calibrate(X, y) is changed
+    assert not np.allclose(changed.predict_proba(X), before)
+    assert changed.predict(X).tolist() == of_digits.predict(X).tolist()
+    changed.adapt_priors(priors=np.eye(10)[3] * 0.5 + 0.05)
+    assert changed.predict_proba(X)[:, 3].mean() > before[:, 3].mean()
+    changed.add_class(np.full((4, 8, 8), 255, np.uint8), 10)
+    assert changed.classes_.tolist() == list(range(11))
+    folder = changed.save(tmp_path / "model")
+    assert changed.save(tmp_path / "model", overwrite=True) == folder
+    again = esupcon.load(folder)
+    assert type(again) is type(changed)
+    np.testing.assert_array_equal(again.predict_proba(X), changed.predict_proba(X))
+    np.testing.assert_array_equal(again.ood_score(X), changed.ood_score(X))
+    np.testing.assert_array_equal(again.explain(X).neighbours, changed.explain(X).neighbours)
+
+
+# --- Outputs ---------------------------------------------------------------------------------------------------------
+
+
+def test_logits_are_the_network_on_preprocessed_input() -> None:
+    images = make_classifier("resnet10-w4", SHAPE)
+    X = some_rows(SHAPE, 7)
+    scaled = (X / 255.0 - np.reshape([0.4, 0.5, 0.6], (3, 1, 1))) / np.reshape([0.2, 0.3, 0.4], (3, 1, 1))
+    with torch.no_grad():
+        expected = images.network(torch.tensor(scaled, dtype=torch.float32)).numpy()
+    np.testing.assert_allclose(images.logits(X), expected, rtol=1e-4, atol=1e-4)
+    table = make_classifier()
+    X = some_rows((3,))
+    with torch.no_grad():
+        expected = table.network(torch.tensor((X - [0.0, 0.1, 0.2]) / [1.0, 2.0, 3.0])).numpy()
+    np.testing.assert_allclose(table.logits(X), expected, rtol=1e-12)
+
+
+def test_outputs_of_a_table_do_not_depend_on_the_batch() -> None:
+    table = make_classifier()
+    X = some_rows((3,), 300)
+    whole = table.predict_proba(X)
+    np.testing.assert_allclose(
+        np.concatenate([table.predict_proba(X[i : i + 7]) for i in range(0, 300, 7)]), whole, rtol=1e-13
+    )
+
+
+@pytest.mark.parametrize(("shape", "n", "sizes"), [((3,), 300, [128, 128, 44]), ((3, 1024, 1024), 3, [1, 1, 1])])
+def test_batches_are_bounded(shape: tuple[int, ...], n: int, sizes: list[int]) -> None:
+    classifier = make_classifier("identity" if len(shape) == 1 else "mlp-2x1", shape)
+    seen: list[int] = []
+    classifier.network.encoder.register_forward_hook(lambda module, args, out: seen.append(len(out)))
+    classifier.logits(np.ones((n, *shape), np.uint8))
+    assert seen == sizes
+
+
+def test_outputs_leave_modes_and_statistics_unchanged() -> None:
+    classifier = make_classifier("resnet10-w4", SHAPE)
+    state = {name: value.clone() for name, value in classifier.network.state_dict().items()}
+    first = classifier.logits(some_rows(SHAPE))
+    classifier.network.train()
+    classifier.network.head.eval()
+    np.testing.assert_array_equal(classifier.logits(some_rows(SHAPE)), first)
+    assert classifier.network.encoder.training and not classifier.network.head.training
+    assert all(torch.equal(value, state[name]) for name, value in classifier.network.state_dict().items())
+
+
+def test_no_rows_give_no_rows() -> None:
+    for shape, encoder in ((SHAPE, "resnet10-w4"), ((3,), "mlp-8x2")):
+        classifier = make_classifier(encoder, shape)
+        X = some_rows(shape, 0)
+        assert classifier.logits(X).shape == classifier.predict_proba(X).shape == (0, 3)
+        assert classifier.predict(X).dtype == classifier.classes_.dtype
+
+
+def test_outputs_that_are_not_finite_are_refused_with_their_row() -> None:
+    with pytest.raises(ValueError, match="with NaN or infinity for 1 of 2 rows, first row 1"):
+        make_classifier("mlp-8x2", (3,)).predict([[0, 0, 0], [1e308, 1e308, 1e308]])
+
+
+@given(temperature=st.floats(0.05, 20))
+def test_probabilities_are_the_softmax_of_calibrated_logits(temperature: float) -> None:
+    torch.manual_seed(0)
+    classifier = make_classifier(calibration=Calibration(temperature=temperature, how="given", n=9))
+    X = some_rows((3,))
+    weights = [[math.exp(z / temperature) for z in row] for row in classifier.logits(X).tolist()]
+    expected = [[w / math.fsum(row) for w in row] for row in weights]
+    np.testing.assert_allclose(classifier.predict_proba(X), expected, rtol=1e-9, atol=1e-300)
+
+
+def test_linear_head_has_no_prototypes() -> None:
+    classifier = make_classifier("identity", (3,), head="linear")
+    assert classifier.prototypes_ is None
+    np.testing.assert_allclose(classifier.transform(np.eye(3)), (np.eye(3) - [0.0, 0.1, 0.2]) / [1, 2, 3], rtol=1e-6)
+    assert repr(classifier) == "Classifier(identity, esupcon, input 3, 3 classes)"
+
+
+# --- Examples: neighbours, labels, outliers --------------------------------------------------------------------------
+
+
+def test_label_issues_follow_their_definition() -> None:
+    rng = np.random.default_rng(0)
+    z, codes = unit(rng.normal(size=(30, 4))).astype(np.float32), rng.integers(0, 3, 30)
+    expected = []
+    for i in range(30):
+        others = [j for j in range(30) if j != i]
+        near = sorted(others, key=lambda j: -float(z[i].astype(float) @ z[j].astype(float)))[:10]
+        votes = np.array([sum(codes[j] == k for j in near) / 10 for k in range(3)])
+        means = [sum(z[j].astype(float) for j in others if codes[j] == k) for k in range(3)]
+        cosines = np.array([[z[i] @ m / np.linalg.norm(m) for m in means]])
+        belief = (votes + softmax(cosines / 0.1)[0]) / 2
+        expected.append((belief[codes[i]], belief[codes[i]] - max(np.delete(belief, codes[i]))))
+    classifier = make_classifier(classes=["a", "b", "c"])
+    classifier.examples = Examples(z, codes, np.arange(30))
+    found = classifier.label_issues(return_details=True)
+    order = np.argsort([margin for _, margin in expected], kind="stable")
+    np.testing.assert_array_equal(found.indices, order)  # type: ignore[union-attr]
+    np.testing.assert_allclose(found.likelihood, np.array(expected)[order, 0], atol=1e-6)  # type: ignore[union-attr]
+
+
+def test_nearest_rows_have_the_largest_cosines_and_exclude_themselves() -> None:
+    stored = unit(np.random.default_rng(0).normal(size=(23, 3)))
+    cosines = stored @ stored.T
+    places, found = nearest(stored[:4], stored, 5)
+    np.testing.assert_array_equal(places, np.argsort(-cosines[:4], axis=1)[:, :5])
+    np.testing.assert_allclose(found, np.take_along_axis(cosines[:4], places, 1), atol=1e-12)
+    assert not (nearest(None, stored, 4)[0] == np.arange(23)[:, None]).any()
+
+
+def test_remembered_rows_are_spread_evenly_if_there_are_too_many() -> None:
+    classifier = make_classifier()
+    X = some_rows((3,), 50)
+    codes = np.arange(50) % 3
+    classifier.remember(classifier.preprocessing.rows(X), codes, most_values=10 * 8)
+    assert classifier.examples is not None and len(classifier.examples.codes) == 10
+    assert classifier.examples.rows[[0, -1]].tolist() == [0, 49]
+    np.testing.assert_array_equal(classifier.examples.codes, codes[classifier.examples.rows])
+    assert classifier.explain(X[49:], n_neighbors=1).neighbours.tolist() == [[49]]
+
+
+def test_rows_scaled_by_a_thousand_are_outliers() -> None:
+    X, y = load_digits(return_X_y=True)
+    classifier = fitted(X, y, epochs=5)
+    assert auroc(classifier.ood_score(X[:500]), classifier.ood_score(1000 * X[:500])) > 0.99
+
+
+def test_examples_are_needed_and_named() -> None:
+    classifier = make_classifier(head="linear")
+    for ask in (classifier.label_issues, lambda: classifier.explain(some_rows((3,)))):
+        with pytest.raises(ValueError, match=r"needs the embeddings of the training samples.*examples=True"):
+            ask()
+    with pytest.raises(ValueError, match="method must be one of auto, mahalanobis"):
+        classifier.ood_score(some_rows((3,)), method="odin")
+    with pytest.raises(ValueError, match="linear head"):
+        classifier.add_class(some_rows((3,)), "new")
+
+
+def test_priors_by_name_and_from_samples() -> None:
+    classifier = make_classifier()
+    X = some_rows((3,), 40)
+    p = classifier.predict_proba(X)
+    classifier.adapt_priors(priors={"cat": 0.9, "eel": 0.1})
+    np.testing.assert_allclose(classifier.predict_proba(X)[:, 1], 0)
+    expected = p * (np.array([0.9, 0.0, 0.1]) * 3)
+    np.testing.assert_allclose(classifier.predict_proba(X), expected / expected.sum(1, keepdims=True), atol=1e-12)
+    np.testing.assert_allclose(classifier.adapt_priors().predict_proba(X), p, rtol=1e-12)
+    one_row = classifier.adapt_priors(X[:1]).calibration.target_priors
+    assert one_row is not None and max(one_row) < 0.8  # one row decides little
+    for wrong, message in (({"bat": 1.0}, "not one of the classes"), ([0.5, 0.6, 0.7], "sum to 1")):
+        with pytest.raises(ValueError, match=message):
+            classifier.adapt_priors(priors=wrong)
+    with pytest.raises(ValueError, match="got both"):
+        classifier.adapt_priors(X, priors=[0.5, 0.3, 0.2])
+
+
+def test_a_temperature_needs_samples_of_two_classes() -> None:
+    classifier = make_classifier()
+    for n in (1, 5):
+        with pytest.raises(ValueError, match="at least two classes"):
+            classifier.calibrate(some_rows((3,), n), ["cat"] * n)
+    assert classifier.calibration.how == "none"
+
+
+# --- Labels ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.one_of(st.integers(), st.text(), st.booleans(), st.tuples(st.integers())), min_size=1))
+def test_codes_lead_back_to_the_labels(values: list[object]) -> None:
+    labels = np.empty(len(values), dtype=object)
+    labels[:] = values
+    classes = distinct_classes(labels)
+    assert [classes.tolist()[code] for code in codes_of(labels, classes)] == values
+    assert len(set(classes.tolist())) == len(classes)
+
+
+@pytest.mark.parametrize(
+    ("classes", "kind"),
+    [(["a", "b"], "U"), ([3, 1], "i"), ([0.5, 0.25], "f"), ([False, True], "b"), ([1, "1"], "O"), (["a\0", "a"], "O")],
+)
+def test_class_array_has_the_type_of_its_labels(classes: list[Any], kind: str) -> None:
+    assert class_array(classes).dtype.kind == kind
+    assert class_array(classes).tolist() == classes
+
+
+def test_classes_are_sorted_if_they_have_an_order() -> None:
+    assert distinct_classes(np.array([3, 1, 2, 1], object)).tolist() == [1, 2, 3]
+    assert distinct_classes(np.array(["b", 1, "a"], object)).tolist() == ["b", 1, "a"]
+    assert as_labels([("a", 1), ("b", 2)], np.zeros(2)).tolist() == [("a", 1), ("b", 2)]

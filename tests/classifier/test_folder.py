@@ -1,0 +1,766 @@
+"""A saved model comes back unchanged, a folder is written whole or not at all, and what is forged is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import re
+import shutil
+import stat
+import struct
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from safetensors.torch import load_file, save_file
+from small_classifiers import make_classifier, same_state, some_rows
+from torch import nn
+
+from esupcon._io import read_sealed_json, write_sealed_json
+from esupcon.classifier import folder as folder_module
+from esupcon.classifier.folder import TrainingData, escape_markdown, load_classifier
+from esupcon.methods import METHODS
+from esupcon.models import ResNet
+from esupcon.probability import Calibration
+
+Forge = Callable[..., None]
+FILES = [".esupcon.json", "README.md", "config.json", "model.safetensors"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def hidden(parent: Path) -> list[str]:
+    return sorted(path.name for path in parent.iterdir() if path.name.startswith("."))
+
+
+# --- Round trip ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["linear", "prototype"])
+@pytest.mark.parametrize("projection_dim", [None, 4])
+@pytest.mark.parametrize(
+    ("encoder", "shape"),
+    [
+        ("resnet10-w4", (3, 8, 8)),
+        ("resnet14-w2", (3, 66, 66)),
+        ("mlp-8x2", (3,)),
+        ("mlp-8x1", (1, 4, 4)),
+        ("identity", (6,)),
+    ],
+)
+def test_a_model_comes_back_unchanged(
+    tmp_path: Path, encoder: str, shape: tuple[int, ...], head: str, projection_dim: int | None
+) -> None:
+    data = TrainingData(name="digits", fingerprint="0123456789abcdef", noise_rate=0.5, validation_fraction=0.1)
+    before = make_classifier(
+        encoder,
+        shape,
+        head=head,
+        projection_dim=projection_dim,
+        calibration=Calibration(temperature=1.7, how="held-out", n=20, class_counts=(3, 4, 5), class_weight=(1, 2, 1)),
+        settings={"epochs": 10, "nested": {"lr": 0.1}},
+        metrics={"test": {"accuracy": 0.9}},
+        data=data,
+    )
+    X = some_rows(shape)
+    assert before.save(tmp_path / "model") == tmp_path / "model"
+    after = load_classifier(tmp_path / "model")
+    assert (after.preprocessing, after.calibration, after.about) == (
+        before.preprocessing,
+        before.calibration,
+        before.about,
+    )
+    assert same_state(after.network, before.network)
+    assert all(parameter.requires_grad and not parameter.is_meta for parameter in after.network.parameters())
+    assert (before.logits(X).std(axis=0) > 0).all()  # rows differ, so that equality below says something
+    for method in ("logits", "predict_proba", "predict", "transform"):
+        np.testing.assert_array_equal(getattr(after, method)(X), getattr(before, method)(X))
+
+
+def test_files_are_readable_like_others_and_equal_for_equal_models(tmp_path: Path) -> None:
+    classifier = make_classifier("resnet10-w2", (1, 8, 8), created="2026-01-31T12:00:00+00:00")
+    one, two = classifier.save(tmp_path / "a"), classifier.save(tmp_path / "b")
+    assert sorted(path.name for path in one.iterdir()) == FILES
+    assert contents(one) == contents(two)
+    (tmp_path / "plain").write_text("")
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (*one.iterdir(), tmp_path / "plain")}
+    assert len(modes) == 1
+    assert hidden(tmp_path) == []
+
+
+scalars = st.one_of(
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(exclude_categories=["Cs"])),
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(scalars, min_size=2, max_size=6, unique=True))
+def test_classes_keep_value_type_and_order(tmp_path_factory: pytest.TempPathFactory, classes: list[Any]) -> None:
+    folder = make_classifier("identity", (2,), classes=classes).save(tmp_path_factory.mktemp("classes") / "model")
+    found = load_classifier(folder).classes_.tolist()
+    assert found == classes
+    assert list(map(type, found)) == list(map(type, classes))
+    for a, b in zip(found, classes, strict=True):
+        assert not isinstance(b, float) or math.copysign(1, a) == math.copysign(1, b)
+
+
+def test_auto_is_stored_by_its_name(tmp_path: Path) -> None:
+    assert load_classifier(make_classifier("auto", (3,)).save(tmp_path / "m")).about.encoder == "mlp"  # type: ignore[union-attr]
+
+
+def test_other_precisions_and_layouts_are_stored_as_float32(tmp_path: Path) -> None:
+    classifier = make_classifier("resnet10-w4", (3, 8, 8))
+    expected = {name: value.clone() for name, value in classifier.network.state_dict().items()}
+    for name, form in (("wide", {"dtype": torch.float64}), ("last", {"memory_format": torch.channels_last})):
+        classifier.network.to(**form).train()
+        back = load_classifier(classifier.save(tmp_path / name)).network
+        assert not any(part.training for part in back.modules())
+        for key, value in back.state_dict().items():
+            assert value.dtype == (torch.float32 if value.is_floating_point() else torch.int64)
+            assert value.is_contiguous() and torch.equal(value, expected[key])
+
+
+class Own(nn.Module):
+    """A custom encoder: shared weights, a mask with infinities, a buffer that is not stored."""
+
+    def __init__(self, width: int = 5) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, width)
+        self.second = nn.Linear(width, width)
+        self.third = self.second
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+        self.register_buffer("scratch", torch.zeros(1), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.third(self.second(self.first(x)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_custom_encoder_is_passed_again(tmp_path: Path, dtype: torch.dtype) -> None:
+    before = make_classifier(Own(), (3,), projection_dim=4)
+    before.save(tmp_path / "model")
+    module = Own().to(dtype)
+    after = load_classifier(tmp_path / "model", encoder=module)
+    assert module.second is module.third
+    assert torch.equal(module.second.weight, before.network.encoder.module.second.weight)  # type: ignore[union-attr]
+    X = some_rows((3,))
+    np.testing.assert_allclose(after.logits(X), before.logits(X), rtol=1e-5, atol=1e-5)
+    resnet = make_classifier(ResNet(10, width=2, in_channels=1), (1, 8, 8))
+    resnet.save(tmp_path / "resnet")
+    back = load_classifier(tmp_path / "resnet", encoder=ResNet(10, width=2, in_channels=1))
+    assert same_state(back.network, resnet.network)
+
+
+class OfALibrary(nn.Module):
+    """Like some architectures of timm: with a buffer that is not stored, and that zeros would spoil."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, 6, 3)
+        self.register_buffer("scale", torch.full((6,), 3.0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.convolution(x).mean(dim=(2, 3)) * self.scale
+
+
+def test_timm_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timm = ModuleType("timm")
+    timm.is_model = lambda name: name == "small"  # type: ignore[attr-defined]
+    timm.get_pretrained_cfg = lambda name: None  # type: ignore[attr-defined]
+    timm.create_model = lambda name, **options: OfALibrary(options["in_chans"])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    before = make_classifier("timm:small", (3, 8, 8))
+    after = load_classifier(before.save(tmp_path / "model"))
+    np.testing.assert_array_equal(after.transform(some_rows((3, 8, 8))), before.transform(some_rows((3, 8, 8))))
+    monkeypatch.setitem(sys.modules, "timm", None)
+    refuse(tmp_path / "model", r"pip install 'esupcon\[timm\]'$")
+
+
+def test_loaded_models_are_independent_of_files_and_random_state(saved: Path) -> None:
+    before = torch.get_rng_state()
+    classifier = load_classifier(saved)
+    expected = classifier.logits(some_rows((3,)))
+    classifier.save(saved.parent / "again")
+    assert torch.equal(torch.get_rng_state(), before)
+    weights = saved / "model.safetensors"
+    with weights.open("r+b") as file:
+        file.write(bytes(weights.stat().st_size))
+    np.testing.assert_array_equal(classifier.logits(some_rows((3,))), expected)
+
+
+def test_paths_may_be_relative_and_a_run_stands_for_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_classifier().save("run/model")
+    assert load_classifier("run").classes_.tolist() == load_classifier("run/model").classes_.tolist()
+    with pytest.raises(ValueError, match="device 'cuda:99' cannot be used here"):
+        load_classifier("run", device="cuda:99")
+
+
+# --- Replacing -------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_replaced_only_on_request(saved: Path) -> None:
+    before, other = contents(saved), make_classifier("identity", (5,), classes=["x", "y"])
+    with pytest.raises(FileExistsError, match=r"holds a model already.*overwrite=True"):
+        other.save(saved)
+    assert contents(saved) == before
+    other.save(saved, overwrite=True)
+    assert same_state(load_classifier(saved).network, other.network)
+    assert hidden(saved.parent) == []
+    (saved.parent / "empty").mkdir()
+    other.save(saved.parent / "empty")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["thesis.tex"],
+        ["README.md"],
+        ["config.json", "model.safetensors", "README.md"],  # such as a model of another library
+        ["examples.safetensors"],
+    ],
+)
+def test_files_of_others_are_never_replaced(tmp_path: Path, files: list[str], overwrite: bool) -> None:
+    target = tmp_path / "work"
+    target.mkdir()
+    for name in files:
+        (target / name).write_text("{}")
+    before = contents(target)
+    with pytest.raises(FileExistsError, match="files that are not a model of esupcon"):
+        make_classifier().save(target, overwrite=overwrite)
+    assert contents(target) == before
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FileExistsError, match="is a file"):
+        make_classifier().save(tmp_path / "file", overwrite=overwrite)
+
+
+def test_a_file_beside_a_model_is_not_lost_and_a_damaged_model_can_be_replaced(saved: Path) -> None:
+    (saved / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"not a model of esupcon \(notes.txt\)"):
+        make_classifier().save(saved, overwrite=True)
+    (saved / "notes.txt").unlink()
+    (saved / "config.json").write_text("{")
+    make_classifier().save(saved, overwrite=True)
+    (saved / ".esupcon.json").unlink()  # as by `cp model/* elsewhere/`
+    make_classifier().save(saved, overwrite=True)
+
+
+@pytest.mark.parametrize("step", ["_write_tensors", "write_sealed_json", "model_card", "_flush", "_put_in_place"])
+def test_failure_at_any_step_leaves_what_was_there(saved: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    before = contents(saved)
+
+    def fails(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folder_module, step, fails)
+    for target in (saved, saved.parent / "new"):
+        with pytest.raises(OSError, match="No space left"):
+            make_classifier().save(target, overwrite=True)
+    assert contents(saved) == before
+    assert [path.name for path in saved.parent.iterdir()] == ["model"]
+
+
+def test_failure_between_the_renames_restores_the_old_model(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, rename = contents(saved), Path.rename
+
+    def fails_for_the_new(path: Path, target: Path) -> Path:
+        if path.name.endswith(".new"):
+            raise PermissionError(13, "in use")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails_for_the_new)
+    with pytest.raises(PermissionError, match="in use"):
+        make_classifier().save(saved, overwrite=True)
+    assert contents(saved) == before
+    assert hidden(saved.parent) == []
+
+
+def test_a_kill_between_the_renames_leaves_a_model_that_loads(saved: Path) -> None:
+    expected = load_classifier(saved).logits(some_rows((3,)))
+    saved.rename(saved.with_name(".model.0123abcd.old"))
+    np.testing.assert_array_equal(load_classifier(saved).logits(some_rows((3,))), expected)
+    np.testing.assert_array_equal(load_classifier(saved.parent).logits(some_rows((3,))), expected)
+    make_classifier("identity", (2,)).save(saved)
+    assert hidden(saved.parent) == []
+
+
+def test_a_model_saved_by_another_process_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, card = make_classifier(), folder_module.model_card
+
+    def slow(config: Any) -> str:
+        monkeypatch.setattr(folder_module, "model_card", card)
+        first.save(tmp_path / "model")
+        return card(config)
+
+    monkeypatch.setattr(folder_module, "model_card", slow)
+    with pytest.raises(FileExistsError, match="holds a model already"):
+        make_classifier("identity", (2,)).save(tmp_path / "model")
+    assert same_state(load_classifier(tmp_path / "model").network, first.network)
+    assert hidden(tmp_path) == []
+
+
+def test_a_link_to_a_model_stays_a_link(saved: Path) -> None:
+    link = saved.parent / "latest"
+    link.symlink_to(saved, target_is_directory=True)
+    other = make_classifier("identity", (2,))
+    assert other.save(link, overwrite=True) == saved
+    assert link.is_symlink()
+    assert same_state(load_classifier(link).network, other.network)
+
+
+class Remembering(nn.Linear):
+    def get_extra_state(self) -> object:
+        return {"a": "python object"}
+
+    def set_extra_state(self, state: object) -> None:
+        raise AssertionError("never called")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: nn.init.constant_(c.network.encoder.module.bias, torch.nan), "module.bias holds NaN"),
+        (lambda c: setattr(c.network.encoder, "module", Remembering(3, 4)), "state must be tensors"),
+        (
+            lambda c: setattr(c.network.encoder, "module", nn.Linear(3, 4, dtype=torch.complex64)),
+            "encoder.module.weight is torch.complex64",
+        ),
+        (lambda c: setattr(c, "about", None), "needs `about`"),
+        (lambda c: setattr(c, "about", c.about.model_copy(update={"encoder": "identity"})), "head.weight"),
+        (lambda c: setattr(c, "about", c.about.model_copy(update={"encoder": "mlp-4x1"})), "not what encoder"),
+        (lambda c: setattr(c, "classes_", np.array([("a",), ("b",), None], object)), "must be text, numbers"),
+    ],
+)
+def test_classifiers_that_could_not_be_loaded_are_not_saved(tmp_path: Path, change: Any, message: str) -> None:
+    classifier = make_classifier(nn.Linear(3, 4), (3,))
+    change(classifier)
+    with pytest.raises(ValueError, match=message):
+        classifier.save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- Refusals --------------------------------------------------------------------------------------------------------
+
+
+def refuse(folder: Path, message: str, kind: type[Exception] = ValueError, **options: Any) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        load_classifier(folder, **options)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_missing_folders_and_files_are_named(saved: Path) -> None:
+    refuse(saved.parent / "none", "no model at .*Pass the folder", FileNotFoundError)
+    (saved / "README.md").unlink()
+    load_classifier(saved)
+    (saved / "model.safetensors").rename(saved / "kept")
+    refuse(saved, "model.safetensors is missing")
+    (saved / "config.json").unlink()
+    refuse(saved, "is not an esupcon model: it has no config.json", FileNotFoundError)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"\xff\xfe", b"[1]", b"{}", b'{"schema_version": 2}', b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"],
+)
+def test_config_without_our_seal_is_refused(saved: Path, text: bytes) -> None:
+    (saved / "config.json").write_bytes(text)
+    refuse(saved, "must hold JSON|its digest differs")
+
+
+def test_config_that_is_too_large_is_not_read(saved: Path) -> None:
+    with (saved / "config.json").open("r+b") as file:
+        file.truncate(2**40)  # a hole: nothing is on the disk
+    refuse(saved, "a config has at most 67,108,864")
+
+
+IMAGE = {"kind": "image", "channels": 3, "image_size": [8, 8], "mean": [0, 0, 0], "std": [1, 1, 1]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "not the config of an esupcon model"),
+        ({"schema_version": 3}, "has schema 3; this esupcon reads 2. Upgrade"),
+        ({"schema_version": True}, "not the config of an esupcon model"),
+        ({"surprise": 1}, "surprise: Extra inputs are not permitted"),
+        ({"classes": ["a"]}, "classes: .*at least 2"),
+        ({"classes": ["a", "b", "a"]}, "the class 'a' is duplicated"),
+        ({"classes": [1, True, 2]}, "the class True is duplicated"),
+        ({"classes": ["a", None, "b"]}, r"classes\.1"),
+        ({"classes": ["a", ["b"], "c"]}, r"classes\.1"),
+        ({"classes": ["a", float("nan"), "c"]}, r"classes\.1"),
+        ({"classes": ["a", "b" * 2**17, "c"]}, r"classes\.1"),
+        ({"head": "cosine"}, "head: Input should be 'linear' or 'prototype'"),
+        ({"temperature": 0}, "temperature: Input should be greater than 0"),
+        ({"temperature": float("inf")}, "temperature: Input should be a finite number"),
+        ({"calibration.temperature": -1}, r"calibration\.temperature: Input should be greater than 0"),
+        ({"calibration.class_counts": [1, 2]}, "calibration.class_counts has 2 entries for 3 classes"),
+        ({"calibration.target_priors": [0.5, 0.5, float("nan")]}, "calibration.target_priors"),
+        ({"projection_dim": 0}, "projection_dim"),
+        ({"projection_dim": 10**9}, "projection_dim"),
+        ({"preprocessing": {"kind": "text"}}, "preprocessing"),
+        ({"preprocessing.variance": [1, 1]}, "variance has 2 entries; expected 3"),
+        ({"preprocessing.variance": [1, -1, 1]}, "greater than or equal to 0"),
+        ({"preprocessing.mean": []}, "mean"),
+        ({"preprocessing": IMAGE | {"image_size": [10**9, 10**9]}}, "image_size.*less than or equal to 4096"),
+        ({"preprocessing": IMAGE | {"std": [1, 1]}}, "one entry for each of the 3 channels"),
+        ({"preprocessing": IMAGE | {"low": 1, "high": 0}}, "high must not be below low"),
+        ({"about.metrics": {"a": {"b": [0.1, float("nan")]}}}, "about.metrics"),
+        ({"about.settings": {"a": [[[[[[[[[[1]]]]]]]]]]}}, "nested more than 8 levels"),
+        ({"about.created": "yesterday"}, "about.created"),
+        ({"about.versions": {"esupcon": 3}}, "about.versions"),
+        ({"about.encoder": ""}, "about.encoder"),
+        ({"about.encoder": "resnet18"}, "takes images"),
+        ({"about.encoder": "resnot18"}, "unknown encoder 'resnot18'"),
+        ({"about.encoder": "mlp-9x2"}, r"head.weight of shape \(3, 9\); found \(3, 8\)"),
+        ({"about.encoder": "mlp-8x3"}, r"does not fit encoder 'mlp-8x3': encoder\.layers\.6\.bias is missing"),
+        ({"about.encoder": "mlp-8x1"}, r"unexpected tensor encoder\.layers\.3\.bias"),
+        ({"about.encoder": "mlp-2x999999999"}, "layers must be 1 to"),
+        ({"about.encoder": "mlp-65536x64"}, r"head\.weight of shape \(3, 65536\)"),
+        ({"classes": list(range(200_000)), "calibration": {}}, r"head\.weight of shape \(200000, 8\)"),
+        ({"head": "linear"}, r"head\.bias is missing"),
+        ({"projection_dim": 4}, r"projector\.0\.bias is missing"),
+        ({"files": {}}, "the digest of model.safetensors is missing"),
+        ({"files": {"../../secret": "0" * 64}}, "files"),
+        ({"files": {"model.safetensors": "0" * 64, "examples.safetensors": "0" * 64}}, "its digest differs"),
+    ],
+)
+def test_forged_config_is_refused_in_one_line(saved: Path, forge: Forge, change: dict[str, Any], message: str) -> None:
+    forge(saved, config=change)
+    refuse(saved, message)
+
+
+DATA = {"name": "digits", "fingerprint": "0123456789abcdef"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {**DATA, "options": {"data_dir": "/etc"}},
+        {**DATA, "data_dir": "/etc"},
+        {**DATA, "cache_dir": "/tmp"},
+        {**DATA, "name": "/etc/passwd"},
+        {**DATA, "name": "..\\secret"},
+        {**DATA, "name": ["digits"]},
+        {**DATA, "fingerprint": 7},
+        {**DATA, "split_seed": -1},
+        {**DATA, "split_seed": "x"},
+        {**DATA, "test_fraction": 1e999},
+        {**DATA, "test_fraction": -0.5},
+        {**DATA, "n_per_class": 0},
+        {**DATA, "noise_kind": "rm -rf"},
+        {**DATA, "noise_rate": [0.5]},
+        {**DATA, "validation_fraction": 2},
+        {**DATA, "validation_seed": None},
+        [],
+        "digits",
+        {},
+    ],
+)
+def test_forged_record_of_training_is_refused_in_one_line(saved: Path, forge: Forge, data: Any) -> None:
+    forge(saved, config={"about.data": data})
+    refuse(saved, r"config\.json is not valid: about\.data")
+
+
+def test_config_nested_beyond_reason_is_refused(saved: Path) -> None:
+    values = read_sealed_json(saved / "config.json")
+    for depth in (50, 300, 900):
+        nested: Any = 0
+        for _ in range(depth):
+            nested = [nested]
+        values["about"]["settings"] = {"x": nested}
+        write_sealed_json(saved / "config.json", values)
+        refuse(saved, "nested")
+
+
+def test_a_network_beyond_the_memory_is_refused_unbuilt(forge: Forge, tmp_path: Path) -> None:
+    folder = make_classifier("resnet10-w2", (1, 8, 8)).save(tmp_path / "model")
+    forge(folder, config={"about.encoder": "resnet50-w4096"})
+    refuse(folder, r"head\.weight of shape \(3, 131072\)")
+    # 17 billion values that the projector would have; the head is stored as it claims.
+    wide = {"head.weight": torch.ones(3, 131072)}
+    forge(folder, config={"about.encoder": "resnet50-w4096", "projection_dim": 65_536}, **wide)
+    refuse(folder, "does not fit encoder 'resnet50-w4096'")
+
+
+def test_weights_beyond_the_memory_are_not_read(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esupcon._io.memory_budget", lambda: 500)
+    refuse(saved, "model.safetensors needs .* GB of memory")
+
+
+def test_changed_weights_are_noticed_by_their_digest(saved: Path, tmp_path: Path) -> None:
+    """Truncated, extended, swapped, of another model, of another format: the digest differs before anything is read."""
+    file = saved / "model.safetensors"
+    kept, trace = file.read_bytes(), tmp_path / "executed"
+
+    class Payload:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(trace),)
+
+    tensors = load_file(file)
+    a, b = "encoder.layers.0.bias", "encoder.layers.3.bias"
+    save_file({**tensors, a: tensors[b], b: tensors[a]}, file)
+    swapped = file.read_bytes()
+    other = (make_classifier().save(tmp_path / "other") / "model.safetensors").read_bytes()
+    for content in (b"", kept[:7], kept[:-1], kept + b"\0", swapped, other, pickle.dumps(Payload())):
+        file.write_bytes(content)
+        refuse(saved, "model.safetensors is not the file that was saved")
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"shape": [2**40, 2**20]},
+        {"shape": [2**62, 2**62]},
+        {"shape": [-3, 8]},
+        {"data_offsets": [0, 2**50]},
+        {"data_offsets": [64, 0]},
+        {"dtype": "F64"},
+        {"dtype": "PICKLE"},
+        {"length": 2**63},
+    ],
+)
+def test_a_sealed_header_that_lies_about_a_tensor_is_refused(saved: Path, lie: dict[str, Any]) -> None:
+    from esupcon._io import file_digest
+
+    file = saved / "model.safetensors"
+    raw = file.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    claimed = lie.pop("length", None)
+    header["head.weight"] |= lie
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", claimed or len(text)) + text + raw[8 + length :])
+    values = read_sealed_json(saved / "config.json")
+    write_sealed_json(saved / "config.json", {**values, "files": {"model.safetensors": file_digest(file)}})
+    refuse(saved, "not a safetensors file")
+
+
+def test_sealed_tensors_that_do_not_fit_are_refused(saved: Path, forge: Forge) -> None:
+    name = "encoder.layers.0.weight"
+    forge(saved, **{name: torch.ones(8, 4)})
+    refuse(saved, r"layers\.0\.weight should have shape \(8, 3\) and has \(8, 4\)")
+    forge(saved, **{name: None})
+    refuse(saved, r"layers\.0\.weight is missing")
+    forge(saved, **{name: torch.ones(8, 3), "a\nb": torch.ones(1)})
+    refuse(saved, r"unexpected tensor")
+    forge(saved, **{"a\nb": None, name: torch.ones(8, 3, dtype=torch.float16)})
+    refuse(saved, r"must be torch.float32; it is torch.float16")
+    for value in (float("nan"), float("inf")):
+        forge(saved, **{name: torch.full((8, 3), value)})
+        refuse(saved, r"layers\.0\.weight holds NaN or infinity")
+
+
+def test_examples_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    from esupcon._io import file_digest
+
+    classifier = make_classifier()
+    X = some_rows((3,), 12)
+    folder = classifier.remember(classifier.preprocessing.rows(X), np.arange(12) % 3).save(tmp_path / "model")
+    file = folder / "examples.safetensors"
+    good = load_file(file)
+    bad: list[dict[str, Any]] = [
+        {"codes": good["codes"] + 1},
+        {"codes": good["codes"] - 1},
+        {"codes": good["codes"].int()},
+        {"rows": good["rows"] - 1},
+        {"embedding": good["embedding"][:, 1:].contiguous()},
+        {"embedding": good["embedding"] * torch.nan},
+        {"means": good["means"][:, 1:].contiguous()},
+        {"whitening": good["whitening"][1:]},
+        {"extra": torch.zeros(1)},
+        {name: torch.zeros(0) for name in good},
+    ]
+    for change in bad:
+        save_file({**good, **change}, file)
+        values = read_sealed_json(folder / "config.json")
+        values["files"]["examples.safetensors"] = file_digest(file)
+        write_sealed_json(folder / "config.json", values)
+        refuse(folder, "examples.safetensors holds labels of other classes|does not hold the examples")
+    file.write_bytes(b"damaged")
+    refuse(folder, "examples.safetensors is not the file that was saved")
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "examples.safetensors"])
+def test_no_damaged_byte_goes_unnoticed(tmp_path_factory: pytest.TempPathFactory, name: str, data: Any) -> None:
+    """Refused in one line or, if only white space changed, the same model."""
+    folder = tmp_path_factory.getbasetemp() / "damaged"
+    if not folder.exists():
+        small = make_classifier("mlp-2x1", (2,), classes=["a", "b"], projection_dim=2)
+        small.remember(small.preprocessing.rows(some_rows((2,), 9)), np.arange(9) % 2).save(folder)
+    expected = load_classifier(folder)
+    file = folder / name
+    kept = file.read_bytes()
+    damaged = bytearray(kept)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(kept) - 1))] = data.draw(st.integers(0, 255))
+    file.write_bytes(damaged)
+    try:
+        found = load_classifier(folder)
+    except ValueError as error:
+        assert "\n" not in str(error)
+    else:
+        assert found.about == expected.about
+        assert same_state(found.network, expected.network)
+    finally:
+        file.write_bytes(kept)
+
+
+def test_custom_encoders_that_do_not_fit_are_refused(saved: Path, tmp_path: Path) -> None:
+    folder = make_classifier(nn.Linear(3, 4), (3,)).save(tmp_path / "own")
+    refuse(folder, r"encoder of your own.*load\(folder, encoder=module\)")
+    refuse(saved, "names its encoder, 'mlp-8x2'", encoder=nn.Linear(3, 4))
+    other = nn.Linear(3, 4, bias=False)
+    before = other.weight.clone()
+    refuse(folder, r"unexpected tensor encoder\.module\.bias", encoder=other)
+    assert torch.equal(other.weight, before)
+    refuse(folder, r"head\.weight of shape \(3, 5\)", encoder=nn.Linear(3, 5))
+    refuse(folder, "must map a batch", encoder=nn.Linear(2, 4))
+
+
+def test_models_of_two_folders_cannot_be_mixed(tmp_path: Path) -> None:
+    one, two = (make_classifier(classes=["a", "b", name]).save(tmp_path / name) for name in ("one", "two"))
+    shutil.copy(two / "config.json", one / "config.json")
+    refuse(one, "its digest differs")
+
+
+# --- The model card --------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """The tags of a page, and its text cell by cell."""
+
+    def __init__(self, markdown: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.cells: list[str] = []
+        self.text = ""
+        self.in_cell = False
+        self.feed(MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(markdown))
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        if tag == "td":
+            self.cells.append("")
+            self.in_cell = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.in_cell = self.in_cell and tag != "td"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self.in_cell:
+            self.cells[-1] += data
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(f"a comment: {data}")
+
+
+def page(tmp_path: Path, *arguments: Any, **settings: Any) -> Page:
+    folder = make_classifier(*arguments, **settings).save(tmp_path / "card", overwrite=True)
+    return Page((folder / "README.md").read_text().split("---\n", 2)[2])
+
+
+NASTY = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "a | b | c",
+    "[link](https://example.org)",
+    "`code` *bold* _emphasis_ __strong__ ~~gone~~",
+    "&lt;b&gt; &amp; &#60;",
+    "<!-- hidden -->",
+    "\\* \\",
+    "# heading",
+    "---",
+    "{{ 7 * 7 }} {% raw %}",
+    "@someone",
+    "T-shirt/top",
+    "5% (of all), it's = 1.5",
+]
+
+
+def test_names_are_shown_unchanged_on_the_card(tmp_path: Path) -> None:
+    plain = page(tmp_path)
+    found = page(tmp_path, classes=NASTY)
+    assert found.tags == plain.tags
+    assert [cell.strip() for cell in found.cells][1 : 2 * len(NASTY) : 2] == NASTY
+
+
+@given(st.text(max_size=40))
+@example("_a_")
+@example("a_ b")
+@example("é_ü")
+def test_any_text_stays_text(text: str) -> None:
+    found = Page(f"| a | b |\n| --- | --- |\n| x | {escape_markdown(text)} |\n| y | z |\n")
+    assert found.tags == {"table", "thead", "tbody", "tr", "th", "td"}
+    visible = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    assert [cell.strip() for cell in found.cells] == ["x", visible.strip(), "y", "z"]
+
+
+def test_addresses_do_not_become_links_and_words_stay_readable() -> None:
+    for text in ("https://example.org", "www.example.org", "WWW.example.org", "me@example.org", "ftp://x"):
+        assert not re.search(r"(?i)www\.|://|@", escape_markdown(text))
+    assert escape_markdown("abc\u202edef\n\0") == "abc&#92;u202edef&#92;n&#92;x00"
+    for text in ("T-shirt/top", "batch_size", "torch 2.13.0+cpu", "naïve", "猫", "50% (half)"):
+        assert escape_markdown(text) == text
+
+
+def test_card_shows_the_config(tmp_path: Path) -> None:
+    found = page(
+        tmp_path,
+        "resnet10-w4",
+        (3, 8, 6),
+        settings={"epochs": 10, "optimiser": {"lr": 0.05}, "long": list(range(50))},
+        metrics={"accuracy": 0.9123456789, "ece": {"before": 0.1}},
+        calibration=Calibration(temperature=1.25, how="held-out", n=40),
+        data=TrainingData(name="photos", fingerprint="abc12345"),
+        created="2026-01-31T12:00:00+00:00",
+        versions={"esupcon": "9.9"},
+    )
+    cells = [cell.strip() for cell in found.cells]
+    rows = dict(zip(cells[::2], cells[1::2], strict=True))
+    expected = {"0": "cat", "2": "eel", "epochs": "10", "optimiser.lr": "0.05", "long": "50 values"}
+    assert rows.items() >= {**expected, "accuracy": "0.912346", "ece.before": "0.1"}.items()
+    for part in (
+        *(
+            "colour images of 8 x 6 pixels",
+            "resnet10-w4",
+            "temperature of 0.2",
+            METHODS["esupcon"].title,
+            "(n, 3, 8, 6)",
+        ),
+        *("divided by 1.25", "40 samples", "abc12345", "2026-01-31T12:00:00+00:00", "esupcon 9.9", "this/folder"),
+    ):
+        assert part in found.text, part
+
+
+def test_cards_of_other_models(tmp_path: Path) -> None:
+    text = page(tmp_path, "identity", (4,), head="linear").text
+    for part in ("rows of 4 numbers", "a linear map", "Nothing was measured", "Not calibrated", "(n, 4)"):
+        assert part in text, part
+    assert "encoder=module" in page(tmp_path, nn.Linear(4, 2), (4,)).text
+    found = page(tmp_path, "identity", (4,), classes=list(range(150)))
+    assert "50 more are in config.json" in found.text
+    assert "pipeline_tag: tabular-classification\n" in (tmp_path / "card" / "README.md").read_text()

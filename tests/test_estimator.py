@@ -1,0 +1,561 @@
+"""The estimator: scikit-learn's contract, labels of every type, training, calibration, saving."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_digits, make_classification
+from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.metrics import recall_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import esupcon
+from estimator_data import blobs, digit_images, quick
+from esupcon import ContrastiveClassifier
+from esupcon._io import read_sealed_json, write_sealed_json
+from esupcon.methods import METHODS
+from esupcon.probability import auroc, negative_log_likelihood
+
+# --- scikit-learn ----------------------------------------------------------------------------------------------------
+
+
+@parametrize_with_checks([ContrastiveClassifier(epochs=12, batch_size=512, lr=0.05, encoder="mlp-64x1")])
+def test_scikit_learn_check(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_pipeline_grid_search_and_cross_validation() -> None:
+    X, y = blobs()
+    search = GridSearchCV(
+        make_pipeline(MinMaxScaler(), quick()),
+        {"contrastiveclassifier__temperature": [0.1, 0.3], "contrastiveclassifier__auto_calibrate": [False]},
+        cv=2,
+    )
+    assert search.fit(X, y).best_score_ > 0.9
+    assert cross_val_score(quick(), X, y, cv=2).mean() > 0.9
+
+
+def test_calibrated_classifier_and_text_labels() -> None:
+    X, y = blobs()
+    names = np.array(["ash", "birch", "cedar"])[y]
+    calibrated = CalibratedClassifierCV(quick(), cv=2).fit(X, names)
+    assert (calibrated.predict(X) == names).mean() > 0.9
+
+
+def test_copies_predict_the_same_and_clones_are_unfitted() -> None:
+    X, y = blobs()
+    fitted = quick(auto_calibrate=True).fit(X, y)
+    expected = fitted.predict_proba(X)
+    for twin in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
+        np.testing.assert_array_equal(twin.predict_proba(X), expected)
+        assert twin.get_params() == fitted.get_params()
+    for use in (
+        lambda c: c.predict(X),
+        lambda c: c.label_issues(),
+        lambda c: c.explain(X),
+        lambda c: c.ood_score(X),
+        lambda c: c.adapt_priors(X),
+        lambda c: c.add_class(X, "new"),
+        lambda c: c.save("nowhere"),
+        lambda c: c.calibrate(X, y),
+        lambda c: c.prototypes_,
+    ):
+        with pytest.raises(NotFittedError):
+            use(clone(fitted))
+
+
+def test_no_parameter_shares_its_name_with_a_method() -> None:
+    for name in ContrastiveClassifier().get_params():
+        assert not hasattr(ContrastiveClassifier, name), name
+
+
+def test_output_as_a_frame_with_names() -> None:
+    X, y = blobs()
+    frame = pd.DataFrame(X, columns=list("abcde"), index=np.arange(len(X)) + 7)
+    classifier = quick().fit(frame, y).set_output(transform="pandas")
+    embedding = classifier.transform(frame)
+    assert list(embedding.columns) == list(classifier.get_feature_names_out())
+    assert embedding.columns[0] == "contrastiveclassifier0"
+    assert embedding.index.tolist() == frame.index.tolist()
+    assert classifier.feature_names_in_.tolist() == list("abcde")
+    with pytest.raises(ValueError, match="feature names should match"):
+        classifier.predict(frame[list("edcba")])
+
+
+def test_importing_the_package_imports_neither_torch_nor_scikit_learn() -> None:
+    code = (
+        "import sys, esupcon; assert not {'torch', 'sklearn'} & set(sys.modules), 'heavy'; "
+        "assert 'ContrastiveClassifier' in dir(esupcon) and esupcon.__version__; esupcon.ContrastiveClassifier; "
+        "assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'Classifer'"):
+        esupcon.Classifer  # noqa: B018
+
+
+# --- Inputs and labels -----------------------------------------------------------------------------------------------
+
+
+def test_shapes_not_seen_in_training_are_refused_at_prediction() -> None:
+    images, y = digit_images(60)
+    classifier = quick(encoder="mlp-32x1", epochs=1).fit(images, y)
+    with pytest.raises(ValueError, match="X has images of 9x8 pixels and 1 channel; this classifier takes 8x8"):
+        classifier.predict(np.zeros((2, 9, 8), np.uint8))
+    with pytest.raises(ValueError, match="trained on images with values from 0 to 255; X has values from 0 to 1"):
+        classifier.predict(images / 255)
+    X, y = blobs()
+    table = quick(epochs=1).fit(X, y)
+    with pytest.raises(ValueError, match="X has 4 features, but ContrastiveClassifier is expecting 5 features"):
+        table.predict(X[:, :4])
+
+
+def test_an_estimator_of_tables_can_be_fitted_to_images() -> None:
+    X, y = blobs()
+    classifier = quick(encoder="mlp-32x1", epochs=1).fit(X, y)
+    images, digits = digit_images(60)
+    classifier.fit(images, digits)
+    assert not hasattr(classifier, "n_features_in_")
+    assert classifier.predict(images).shape == (60,)
+
+
+def test_scales_of_columns_do_not_matter() -> None:
+    X, y = blobs()
+    factors = np.array([1e-6, 1.0, 1e6, 3.0, 1e3])
+    plain, scaled = quick().fit(X, y), quick().fit(X * factors + 5, y)
+    np.testing.assert_allclose(scaled.predict_proba(X * factors + 5), plain.predict_proba(X), atol=1e-3)
+
+
+class Tree(enum.Enum):
+    ASH = "ash"
+    BIRCH = "birch"
+    CEDAR = "cedar"
+
+
+KINDS = {
+    "text": ["ash", "birch", "cedar"],
+    "numbers": [7, -3, 100],
+    "whole floats": [1.0, 2.0, 5.0],
+    "tuples": [("a", 1), ("a", 2), ("b", 0)],
+    "enumeration": list(Tree),
+    "fractions": [Fraction(1, 2), Fraction(1, 3), Fraction(3)],
+    "mixed": ["ash", 3, ("x",)],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_predictions_are_labels_as_given(kind: str) -> None:
+    X, codes = blobs(45)
+    y = np.empty(45, dtype=object)
+    y[:] = [KINDS[kind][code] for code in codes]
+    given_labels = np.array(y.tolist()) if kind in ("text", "numbers", "whole floats") else y
+    classifier = quick(epochs=40).fit(X, given_labels)
+    assert set(classifier.classes_.tolist()) == set(KINDS[kind])
+    predicted = classifier.predict(X)
+    assert [a == b for a, b in zip(predicted.tolist(), y.tolist(), strict=True)].count(True) > 40
+    assert classifier.score(X, given_labels) > 0.9
+    columns = [classifier.classes_.tolist().index(label) for label in predicted.tolist()]
+    np.testing.assert_array_equal(classifier.predict_proba(X).argmax(axis=1), columns)
+
+
+def test_booleans_lists_of_tuples_frames_and_columns_as_labels() -> None:
+    X, codes = blobs(45, centers=2)
+    classifier = quick(epochs=1).fit(X, codes.astype(bool))
+    assert classifier.classes_.dtype == bool and classifier.predict(X).dtype == bool
+    pairs = [("a", int(code)) for code in codes]
+    assert quick(epochs=1).fit(X, pairs).classes_.tolist() == [("a", 0), ("a", 1)]
+    y = pd.Series(["low", "high"]).take(codes).astype("category")
+    assert quick(epochs=1).fit(pd.DataFrame(X), y).classes_.tolist() == ["high", "low"]
+    with pytest.warns(DataConversionWarning):
+        quick(epochs=1).fit(X, codes[:, None])
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.zeros(30), "only one class"),
+        (np.r_[np.zeros(29), np.nan], "Input y contains NaN"),
+        (np.array(["a"] * 29 + [None], dtype=object), "None"),
+        (np.linspace(0, 1, 30), "Unknown label type"),
+        (np.zeros(29), "inconsistent numbers of samples"),
+        (np.zeros((30, 2)), "1d array"),
+        (None, "requires y to be passed"),
+    ],
+)
+def test_what_is_not_a_label_is_refused_as_by_scikit_learn(y: Any, message: str) -> None:
+    X, _ = blobs(30)
+    with pytest.raises(ValueError, match=message):
+        quick().fit(X, y)
+
+
+# --- Training --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns(method: str) -> None:
+    X, y = blobs()
+    classifier = quick(method=method, epochs=40).fit(X, y)
+    assert classifier.score(X, y) > 0.9
+    assert (classifier.prototypes_ is None) == (METHODS[method].head == "linear")
+    explanation = classifier.explain(X)  # by prototypes or, with a linear head, by class means
+    assert (explanation.prototype_similarity.argmax(axis=1) == y).mean() > 0.9
+    if classifier.prototypes_ is not None:
+        assert classifier.prototypes_.shape == (3, classifier.transform(X).shape[1])
+
+
+def test_equal_seeds_give_equal_probabilities_and_leave_global_randomness_unchanged() -> None:
+    X, y = blobs(60)
+    torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
+    first = quick(auto_calibrate=True).fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(quick(auto_calibrate=True).fit(X, y).predict_proba(X), first)
+    assert torch.equal(torch.get_rng_state(), torch_before)
+    np.testing.assert_array_equal(np.random.get_state()[1], numpy_before)  # type: ignore[index]
+    assert not np.array_equal(quick(auto_calibrate=True, random_state=1).fit(X, y).predict_proba(X), first)
+
+
+def test_probabilities_are_the_calibrated_softmax_of_cosines() -> None:
+    X, y = blobs()
+    classifier = quick(auto_calibrate=True).fit(X, y)
+    z = classifier.transform(X).astype(np.float64)
+    cosines = z / np.linalg.norm(z, axis=1, keepdims=True) @ classifier.prototypes_.T
+    weights = np.exp(cosines / classifier.temperature / classifier.calibration_temperature_)
+    np.testing.assert_allclose(classifier.predict_proba(X), weights / weights.sum(1, keepdims=True), atol=1e-5)
+    np.testing.assert_allclose(np.exp(classifier.predict_log_proba(X)), classifier.predict_proba(X))
+
+
+def test_training_starts_from_a_module_and_does_not_change_it() -> None:
+    X, y = blobs()
+    module = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU())
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    classifier = quick(encoder=module).fit(X, y)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert classifier.transform(X).shape == (90, 16)
+    assert classifier.score(X, y) > 0.9
+    trained = classifier.classifier_.network.encoder.module.state_dict()  # type: ignore[union-attr]
+    assert any(not torch.equal(trained[name], value) for name, value in before.items())
+
+
+def test_identity_keeps_embeddings_and_learns_prototypes() -> None:
+    X, y = blobs()
+    classifier = quick(encoder="identity", lr=0.1).fit(X, y)
+    np.testing.assert_allclose(classifier.transform(X), X.astype(np.float32))
+    assert classifier.score(X, y) > 0.9
+
+
+def test_balanced_drawing_helps_the_rare_class() -> None:
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(0, 1, (190, 2)), rng.normal(1.3, 1, (10, 2))])
+    y = np.repeat([0, 1], [190, 10])
+    test = np.concatenate([rng.normal(0, 1, (500, 2)), rng.normal(1.3, 1, (500, 2))])
+    truth = np.repeat([0, 1], 500)
+    plain, balanced = (quick(class_weight=w, epochs=20).fit(X, y) for w in (None, "balanced"))
+    gain = recall_score(truth, balanced.predict(test)) - recall_score(truth, plain.predict(test))
+    assert gain > 0.05
+    np.testing.assert_allclose(plain.priors_, [0.95, 0.05])
+    np.testing.assert_allclose(balanced.priors_, [0.5, 0.5])
+
+
+def test_class_weights_multiply_posteriors() -> None:
+    X, y = blobs(centers=2)
+    plain, weighted = quick().fit(X, y), quick(class_weight={1: 4.0}).fit(X, y)
+    odds = [p[:, 1] / p[:, 0] for p in (plain.predict_proba(X), weighted.predict_proba(X))]
+    np.testing.assert_allclose(odds[1], 4 * odds[0])
+    np.testing.assert_allclose(weighted.priors_, [0.2, 0.8])
+    for wrong in ({7: 1.0}, {1: 0.0}, {1: np.inf}):
+        with pytest.raises(ValueError, match="class_weight"):
+            quick(class_weight=wrong).fit(X, y)
+
+
+def test_warm_start_continues() -> None:
+    X, y = blobs()
+    classifier = quick(warm_start=True, epochs=5).fit(X, y)
+    first = classifier.history_[-1]["loss"]
+    again = classifier.fit(X, y).history_[0]["loss"]
+    fresh = quick(epochs=5).fit(X, y).history_[0]["loss"]
+    assert again < fresh and again < first * 1.5
+    with pytest.raises(ValueError, match="warm_start can only be used where"):
+        classifier.fit(X, y + 1)
+    with pytest.raises(ValueError, match="method and encoder it began with"):
+        classifier.set_params(method="ce").fit(X, y)
+
+
+def test_partial_fit_learns_in_parts() -> None:
+    X, y = load_digits(return_X_y=True)
+    classifier = quick()
+    with pytest.raises(ValueError, match="classes must be passed on the first call to partial_fit"):
+        classifier.partial_fit(X[:50], y[:50])
+    for start in range(0, 1400, 100):
+        classifier.partial_fit(X[start : start + 100], y[start : start + 100], classes=np.arange(10))
+    assert classifier.score(X[1400:], y[1400:]) > 0.75
+    assert classifier.n_iter_ == 14
+    np.testing.assert_allclose(classifier.classifier_.preprocessing.mean, X[:1400].mean(axis=0), atol=1e-9)
+    with pytest.raises(ValueError, match="is not the same as on last call to partial_fit"):
+        classifier.partial_fit(X[:9], y[:9], classes=[1, 2])
+    with pytest.raises(ValueError, match="not one of the 10 classes"):
+        classifier.partial_fit(X[:2], [1, 11])
+    with pytest.raises(ValueError, match="needs the embeddings of the training samples"):
+        classifier.explain(X[:2])
+    assert classifier.partial_fit(X[:1], y[:1]).ood_score(X[:3]).shape == (3,)
+
+
+def test_early_stopping_keeps_the_best() -> None:
+    X, y = blobs(120)
+    classifier = quick(early_stopping=True, patience=2, epochs=200, validation_fraction=0.25).fit(X, y)
+    assert classifier.n_iter_ < 200
+    accuracies = [record["held_out_accuracy"] for record in classifier.history_]
+    assert accuracies.index(max(accuracies)) == len(accuracies) - 3
+
+
+def test_verbose_shows_progress_and_silence_is_kept(capfd: pytest.CaptureFixture[str]) -> None:
+    X, y = blobs(30)
+    quick(epochs=2).fit(X, y)
+    assert capfd.readouterr() == ("", "")
+    quick(epochs=2, verbose=1).fit(X, y)
+    assert "ESupCon" in capfd.readouterr().err
+
+
+def test_small_images_learn() -> None:
+    images, y = digit_images(400)
+    classifier = quick(encoder="resnet10-w16", epochs=4, batch_size=64).fit(images[:300], y[:300])
+    assert classifier.score(images[300:], y[300:]) > 0.7
+    assert classifier.transform(images[:2]).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"epochs": 0}, "The 'epochs' parameter of ContrastiveClassifier must be an int in the range"),
+        ({"method": "supcom"}, "The 'method' parameter of ContrastiveClassifier must be a str among"),
+        ({"temperature": -1.0}, "The 'temperature' parameter"),
+        ({"auto_calibrate": "yes"}, "The 'auto_calibrate' parameter"),
+        ({"validation_fraction": 1.0}, "The 'validation_fraction' parameter"),
+        ({"encoder": "resnet"}, "unknown encoder 'resnet'"),
+        ({"augmentation": "simclr"}, "for images"),
+        ({"temperature": float("inf")}, "temperature"),
+    ],
+)
+def test_wrong_parameters_are_named_when_fitting(parameters: dict[str, Any], message: str) -> None:
+    X, y = blobs(30)
+    with pytest.raises(ValueError, match=message):
+        quick(**parameters).fit(X, y)
+    with pytest.raises(TypeError, match="sample_weight"):
+        quick().fit(X, y, sample_weight=np.ones(30))
+
+
+def test_a_method_registered_after_the_import_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = blobs(60)
+    with pytest.raises(ValueError, match="'method' parameter"):
+        quick(method="late").fit(X, y)
+    monkeypatch.setitem(METHODS, "late", replace(METHODS["esupcon"], key="late"))
+    assert quick(method="late").fit(X, y).predict_proba(X).shape == (len(X), 3)
+
+
+# --- Calibration, priors, examples -----------------------------------------------------------------------------------
+
+
+def test_how_to_calibrate_depends_on_the_number_of_samples() -> None:
+    X, y = blobs(400)
+    assert quick(auto_calibrate=True, epochs=2, validation_fraction=0.3).fit(X, y).calibration_ == "held-out"
+    assert quick(auto_calibrate=True, epochs=2).fit(X, y).calibration_ == "cross-fitted"
+    for tiny in (quick(auto_calibrate=True, epochs=2).fit(X[:12], y[:12]), quick(epochs=2).fit(X, y)):
+        assert tiny.calibration_ == "none" and tiny.calibration_temperature_ == 1.0
+
+
+@pytest.mark.parametrize("n", [150, 600])
+def test_calibration_improves_the_likelihood(n: int) -> None:
+    X, y = make_classification(n + 2000, 8, n_informative=4, flip_y=0.3, class_sep=0.7, random_state=0)
+    plain, calibrated = (quick(auto_calibrate=auto, epochs=40).fit(X[:n], y[:n]) for auto in (False, True))
+    losses = [negative_log_likelihood(c.predict_proba(X[n:]), y[n:]) for c in (plain, calibrated)]
+    assert losses[1] < losses[0]
+    assert plain.calibrate(X[n : n + 500], y[n : n + 500]) is plain
+    assert plain.calibration_ == "given"
+    assert negative_log_likelihood(plain.predict_proba(X[n:]), y[n:]) < losses[0]
+    with pytest.raises(ValueError, match="not one of the 2 classes"):
+        plain.calibrate(X[:2], [0, 5])
+
+
+def test_adapting_to_other_class_shares() -> None:
+    X, y = blobs(300, centers=2)
+    X = X + np.random.default_rng(0).normal(0, 4, X.shape)
+    classifier = quick(auto_calibrate=True).fit(X[:150], y[:150])
+    p = classifier.predict_proba(X)
+    classifier.adapt_priors(priors={0: 0.9, 1: 0.1})
+    expected = p * (np.array([0.9, 0.1]) / classifier.priors_)
+    np.testing.assert_allclose(classifier.predict_proba(X), expected / expected.sum(1, keepdims=True))
+    rare = np.concatenate([np.flatnonzero(y == 0), np.flatnonzero(y == 1)[:15]])
+    assert classifier.adapt_priors(X[rare]).target_priors_[1] < 0.3
+    np.testing.assert_array_equal(classifier.adapt_priors().predict_proba(X), p)
+    assert classifier.target_priors_ is None
+
+
+@pytest.fixture(scope="module")
+def digits_without_nine() -> Any:
+    X, y = load_digits(return_X_y=True)
+    kept = y < 9
+    return quick(epochs=30).fit(X[kept], y[kept]), X, y
+
+
+@pytest.mark.parametrize("method", ["auto", "knn", "prototype", "energy", "softmax"])
+def test_a_class_that_was_never_seen_scores_higher(digits_without_nine: Any, method: str) -> None:
+    classifier, X, y = digits_without_nine
+    scores = classifier.ood_score(X, method=method)
+    assert auroc(scores[y < 9], scores[y == 9]) > 0.85
+
+
+def test_a_class_is_added_without_training(digits_without_nine: Any) -> None:
+    classifier, X, y = digits_without_nine
+    larger = copy.deepcopy(classifier)
+    nines = np.flatnonzero(y == 9)
+    before = classifier.predict(X[y < 9])
+    larger.add_class(X[nines[:40]], 9)
+    assert larger.classes_.tolist() == list(range(10))
+    # Nines lie between digits that were trained apart: some are found without training, and nothing else is lost.
+    assert (larger.predict(X[nines[40:]]) == 9).mean() > 0.25
+    assert (larger.predict(X[y < 9]) == before).mean() > 0.9
+    assert larger.explain(X[nines[41:42]], n_neighbors=1).neighbours[0, 0] >= (y < 9).sum()
+    assert larger.priors_[9] == pytest.approx(40 / ((y < 9).sum() + 40))
+    with pytest.raises(ValueError, match="9 is known already"):
+        larger.add_class(X[nines], 9)
+
+
+def test_added_classes_keep_the_columns_sorted() -> None:
+    X, y = blobs(120, centers=4)
+    names = np.array(["b", "d", "a", "c"])[y]
+    first = np.isin(names, ["b", "d"])
+    classifier = quick(class_weight={"d": 2.0}).fit(X[first], names[first])
+    prototypes = dict(zip(classifier.classes_, classifier.prototypes_, strict=True))
+    classifier.add_class(X[~first], names[~first])
+    assert classifier.classes_.tolist() == ["a", "b", "c", "d"]
+    assert classifier.classifier_.calibration.class_weight == (1.0, 1.0, 1.0, 2.0)
+    for label in "bd":
+        np.testing.assert_allclose(classifier.prototypes_[list("abcd").index(label)], prototypes[label], atol=1e-6)
+    assert classifier.score(X, names) > 0.9
+    with pytest.raises(ValueError, match="linear head"):
+        quick(method="ce", epochs=1).fit(X, names).add_class(X, "e")
+
+
+def test_wrong_labels_of_digits_are_found() -> None:
+    X, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    wrong = rng.permutation(len(y))[: len(y) // 10]
+    noisy = y.copy()
+    noisy[wrong] = (y[wrong] + rng.integers(1, 10, len(wrong))) % 10
+    classifier = ContrastiveClassifier(random_state=0, auto_calibrate=False).fit(X, noisy)
+    issues = classifier.label_issues(return_details=True)
+    assert sorted(issues.indices) == list(range(len(y)))
+    assert np.isin(wrong, issues.indices[: len(y) // 10]).mean() >= 0.8
+    np.testing.assert_array_equal(issues.given, noisy[issues.indices])
+    found = np.isin(issues.indices, wrong)
+    assert (issues.suggested[found] == y[issues.indices[found]]).mean() > 0.8
+    assert issues.likelihood[:50].mean() < issues.likelihood[-50:].mean()
+
+
+# --- Saving ----------------------------------------------------------------------------------------------------------
+
+
+def test_tables_come_back_unchanged(tmp_path: Path) -> None:
+    X, y = blobs()
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    names = np.array(["ash", "birch", "cedar"])[y]
+    classifier = quick(auto_calibrate=True, class_weight={"ash": 2.0}, temperature=0.2).fit(frame, names)
+    classifier.adapt_priors(priors=[0.2, 0.3, 0.5])
+    classifier.save(tmp_path / "model")
+    again = esupcon.load(tmp_path / "model")
+    assert isinstance(again, ContrastiveClassifier)
+    assert again.get_params() == classifier.get_params()
+    for method in ("predict_proba", "transform", "ood_score"):
+        np.testing.assert_array_equal(getattr(again, method)(frame), getattr(classifier, method)(frame))
+    np.testing.assert_array_equal(again.prototypes_, classifier.prototypes_)
+    np.testing.assert_array_equal(again.classes_, classifier.classes_)
+    np.testing.assert_array_equal(again.label_issues(), classifier.label_issues())
+    assert (again.calibration_, again.n_iter_, again.n_features_in_) == ("cross-fitted", 25, 5)
+    assert again.history_ == classifier.history_
+    assert again.feature_names_in_.tolist() == list("abcde")
+    assert again.classes_.dtype == classifier.classes_.dtype
+    again.partial_fit(frame, names)
+
+
+@pytest.mark.parametrize("scale", [1, 1 / 255, 16 / 255])
+def test_images_come_back_with_their_range(tmp_path: Path, scale: float) -> None:
+    images, y = digit_images(60)
+    X = images if scale == 1 else images * scale
+    classifier = quick(epochs=1, encoder="resnet10-w8", image_size=(8, 8)).fit(X, y)
+    classifier.save(tmp_path / "model")
+    again = esupcon.load(tmp_path / "model")
+    # Training leaves weights in the channels-last layout, whose sums round differently.
+    np.testing.assert_allclose(again.predict_proba(X), classifier.predict_proba(X), atol=1e-5)
+    assert again.get_params()["image_size"] == (8, 8)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("labels", [[True, False], [3, 5], [1.0, 2.0], ["a", "b"]])
+def test_labels_keep_their_type(tmp_path: Path, labels: list[Any]) -> None:
+    X, y = blobs(30, centers=2)
+    classifier = quick(epochs=1, method="supcon_tt").fit(X, np.array(labels)[y])
+    classifier.save(tmp_path / "model")
+    again = esupcon.load(tmp_path / "model")
+    assert again.predict(X).tolist() == classifier.predict(X).tolist()
+    assert type(again.classes_.tolist()[0]) is type(labels[0])
+
+
+def test_a_custom_module_is_passed_again(tmp_path: Path) -> None:
+    def module() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU())
+
+    X, y = blobs()
+    classifier = quick(encoder=module(), epochs=2).fit(X, y)
+    classifier.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="encoder of your own"):
+        esupcon.load(tmp_path / "model")
+    again = esupcon.load(tmp_path / "model", encoder=module())
+    np.testing.assert_allclose(again.predict_proba(X), classifier.predict_proba(X), atol=1e-6)
+
+
+def test_saving_twice_and_without_examples(tmp_path: Path) -> None:
+    X, y = blobs()
+    first, second = quick(epochs=1).fit(X, y), quick(epochs=1, random_state=1).fit(X[:60], y[:60])
+    first.save(tmp_path / "model")
+    with pytest.raises(FileExistsError, match="holds a model already"):
+        first.save(tmp_path / "model")
+    first.save(tmp_path / "model", overwrite=True)
+    assert len(esupcon.load(tmp_path / "model").label_issues()) == 90  # type: ignore[arg-type]
+    second.save(tmp_path / "model", overwrite=True)
+    assert len(esupcon.load(tmp_path / "model").label_issues()) == 60  # type: ignore[arg-type]
+    second.save(tmp_path / "model", overwrite=True, examples=False)
+    again = esupcon.load(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"save\(path, examples=True\)"):
+        again.label_issues()
+    assert again.ood_score(X).shape == (90,)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"epochs": -1}, {"surprise": 1}, {"class_weight": [[1]]}, {"class_weight": [[[1], 2]]}, {"image_size": ["a"]}],
+)
+def test_forged_parameters_are_refused_in_one_line(tmp_path: Path, parameters: dict[str, Any]) -> None:
+    X, y = blobs(30)
+    folder = quick(epochs=1).fit(X, y).save(tmp_path / "model")
+    values = read_sealed_json(folder / "config.json")
+    values["about"]["estimator"]["parameters"] |= parameters
+    write_sealed_json(folder / "config.json", values)
+    if parameters == {"image_size": ["a"]}:
+        esupcon.load(folder)  # only `fit` reads it, and refuses it there
+        return
+    with pytest.raises(ValueError, match="holds parameters that ContrastiveClassifier does not take") as caught:
+        esupcon.load(folder)
+    assert "\n" not in str(caught.value)
