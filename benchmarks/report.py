@@ -16,31 +16,27 @@ import tempfile
 import time
 from pathlib import Path
 
-from esupcon.experiments.execution import execute
-from esupcon.experiments.plan import Choice, make_plan
-from esupcon.experiments.profile import read_profile
-from esupcon.experiments.store import SPEC_FILE, Store, write_spec
-from esupcon.experiments.table import read_table
+from esupcon.experiments.executors import LocalExecutor
+from esupcon.experiments.grid import run_grid
+from esupcon.experiments.plan import make_plan
+from esupcon.experiments.store import Store
+from esupcon.training.result import RESULT_FILE, Result
 
 
 def fill(store: Store, n_runs: int) -> int:
-    """Every method and several seeds of the paper's four tables, at most `n_runs` runs."""
-    store.create()
-    example = store.root / "example"
-    first = make_plan("demo", read_profile("smoke"), Choice(methods=("esupcon",), seeds=(0,))).rows[0].spec
-    execute(
-        first, example, data_dir=None, keep_model=False, command="x", should_stop=lambda: False, log=lambda line: None
-    )
+    """Fill a store with all methods and several seeds of the paper's four tables, at most `n_runs` runs."""
+    state = run_grid([make_plan("demo", "smoke", methods=("esupcon",), seeds=(0,))], store, LocalExecutor(1))
+    example = store.run_folder(state.finished[0])
+    result = Result.read(example)
     n = 0
     for name in ("full", "low_sample", "imbalanced", "noisy"):
-        table, _ = read_table(name)
-        rows = make_plan(name, read_profile("paper"), Choice(seeds=tuple(range(10)))).rows[: n_runs - n]
-        about = {"paper": table.paper, "measure": table.measure, "baseline": table.baseline, "command": "x"}
-        store.note_plan(rows, title=table.title, notes=[], extra=about)
-        for row in rows:
+        plan = make_plan(name, "paper", seeds=range(10))
+        plan = plan.model_copy(update={"rows": plan.rows[: n_runs - n]})
+        store.write_plan(plan)
+        for row in plan.rows:
             folder = store.work_folder(row.key)
-            shutil.copytree(example, folder, ignore=shutil.ignore_patterns(SPEC_FILE), copy_function=os.link)
-            write_spec(folder, row.spec)
+            shutil.copytree(example, folder, ignore=shutil.ignore_patterns(RESULT_FILE), copy_function=os.link)
+            result.model_copy(update={"key": row.key, "run": row.spec}).write(folder)
             store.finish(row.key, folder)
             n += 1
     return n
@@ -54,7 +50,9 @@ def main() -> None:
         store, page = Store(Path(folder) / "store"), Path(folder) / "report.html"
         n = fill(store, n_runs)
         started = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "esupcon", "report", str(store.root), "--out", str(page)], check=True)
+        subprocess.run(
+            [sys.executable, "-P", "-m", "esupcon", "report", str(store.root), "--out", str(page)], check=True
+        )
         took = time.perf_counter() - started
         print(f"{n:,} runs: {took:.1f} s, {page.stat().st_size / 1e6:.1f} MB")
 

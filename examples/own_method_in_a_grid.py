@@ -8,10 +8,9 @@
 import statistics
 from pathlib import Path
 
-from esupcon.experiments.local import LocalExecutor
-from esupcon.experiments.plan import Choice, make_plan
-from esupcon.experiments.profile import read_profile
-from esupcon.experiments.reproduce import Request, reproduce
+from esupcon.experiments.executors import LocalExecutor
+from esupcon.experiments.grid import run_grid
+from esupcon.experiments.plan import make_plan
 from esupcon.experiments.store import Store
 from esupcon.report import build
 
@@ -63,15 +62,15 @@ noise_rate = 0.2
 # chance; take more before you believe one.
 
 # %%
-plan = make_plan(str(folder / "mine.toml"), read_profile("smoke"), Choice(seeds=(0, 1)))
+plan = make_plan(str(folder / "mine.toml"), "smoke", seeds=(0, 1), allow_code=True)
 store = Store(folder / "store")
-standing = reproduce(Request((plan,), store), LocalExecutor())
-print(f"{len(plan.rows)} runs: {len(standing.finished)} computed, {len(standing.stored)} were stored already")
-assert not standing.failed, standing.failed
+state = run_grid([plan], store, LocalExecutor())
+print(f"{len(state.rows)} runs: {len(state.finished)} computed, {len(state.stored)} were already stored")
+assert not state.failed, state.failed
 
 # %%
 accuracies = {}
-for row in plan.rows:
+for row in state.rows.values():
     accuracies.setdefault((row.setting, row.method), []).append(100 * store.read(row.key).accuracy)
 for (setting, method), values in accuracies.items():
     seeds = " and ".join(f"{value:.1f}" for value in values)
@@ -82,7 +81,7 @@ for (setting, method), values in accuracies.items():
 # it on the command line.
 
 # %%
-again = reproduce(Request((plan,), store), LocalExecutor())
-print(f"again: {len(again.finished)} computed, {len(again.stored)} were stored already")
+again = run_grid([plan], store, LocalExecutor())
+print(f"again: {len(again.finished)} computed, {len(again.stored)} were already stored")
 report = build(store.root, folder / "report.html")
 print(f"the report is in {report}: {report.stat().st_size // 1024:,} kB, one file")

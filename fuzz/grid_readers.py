@@ -18,17 +18,16 @@ from unittest import mock
 import numpy as np
 from harness import Read, Reader
 
-from esupcon.experiments.execution import execute
-from esupcon.experiments.plan import make_plan
-from esupcon.experiments.profile import read_profile
-from esupcon.experiments.spec import Row, RunSpec
-from esupcon.experiments.status import status_of
-from esupcon.experiments.store import Store
-from esupcon.files import write_sealed_json
+from esupcon._io import sealed, write_sealed_json
+from esupcon.experiments.executors import Task
+from esupcon.experiments.grid import resolve, status
+from esupcon.experiments.plan import Plan, Row, make_plan
+from esupcon.experiments.store import Store, export_study
+from esupcon.experiments.worker import compute
 from esupcon.report.content import read as read_content
 from esupcon.report.figures import sections
 from esupcon.report.write import FORMATS, json_block, render
-from esupcon.spec import TrainSpec
+from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training.result import training_seconds
 
 PLAN = "plan.json"
@@ -38,7 +37,6 @@ def grid_readers() -> Iterator[tuple[str, Reader]]:
     yield "table", Reader(lambda: _shipped("tables"), _read_table, kind="table")
     yield "profile", Reader(lambda: _shipped("profiles"), _read_own_profile, kind="profile")
     yield "plan", Reader(_stored(PLAN), _report_with(PLAN))
-    yield "stored-spec", Reader(_stored("spec.json"), _report_with("spec.json"))
     # Its classes and its batch size are put together with what these hold.
     beside = ("timing.jsonl", "predictions.npz", "embedding.npz")
     yield "stored-result", Reader(_stored("result.json"), _report_with("result.json", beside=beside, seal=True))
@@ -46,6 +44,7 @@ def grid_readers() -> Iterator[tuple[str, Reader]]:
     yield "timing", Reader(_stored("timing.jsonl"), _timed)
     yield "stored-predictions", Reader(_stored("predictions.npz"), _drawn_with("predictions.npz"), essence=str)
     yield "embedding", Reader(_stored("embedding.npz"), _drawn_with("embedding.npz"), essence=str)
+    yield "study", Reader(_study_line, _read_study)
     yield "failure", Reader(lambda: [json.dumps({"error": "no", "when": "now"}).encode()], _report_with_failure)
 
 
@@ -56,12 +55,12 @@ def _shipped(kind: str) -> list[bytes]:
 
 def _read_table(folder: Path, content: bytes) -> object:
     (folder / "t.toml").write_bytes(content)
-    return make_plan(str(folder / "t.toml"), read_profile("smoke"))
+    return make_plan(str(folder / "t.toml"), "smoke")
 
 
 def _read_own_profile(folder: Path, content: bytes) -> object:
     (folder / "p.toml").write_bytes(content)
-    return make_plan("demo", read_profile(str(folder / "p.toml")))
+    return make_plan("demo", str(folder / "p.toml"))
 
 
 @cache
@@ -71,22 +70,15 @@ def _example() -> Path:
     rng, y = np.random.default_rng(0), np.arange(60) % 3
     x = rng.integers(0, 255, (60, 4, 4, 1)).astype(np.uint8)
     np.savez(home / "few.npz", x_train=x[:36], y_train=y[:36], x_test=x[36:], y_test=y[36:])
-    train = TrainSpec(method="esupcon", encoder="mlp-8x1", epochs=2, batch_size=18, precision="32")
-    row = Row("small", "own", "few", "full", "esupcon", 0, RunSpec(dataset=str(home / "few.npz"), train=train))
+    train = TrainSpec(method="esupcon", encoder="mlp-8x1", epochs=2, batch_size=18, precision="32", threads=1)
+    spec = RunSpec(source=str(home / "few.npz"), train=train)
+    row = Row(table="small", profile="own", dataset="few", setting="full", method="esupcon", seed=0, spec=spec)
+    ((plan,), _) = resolve([Plan(table="small", profile="own", title="Small", rows=(row,))])
     store = Store(home / "store")
     store.create()
-    execute(
-        row.spec,
-        store.work_folder(row.key),
-        data_dir=None,
-        keep_model=False,
-        command="fuzz",
-        should_stop=lambda: False,
-        log=lambda line: None,
-    )
-    store.finish(row.key, store.work_folder(row.key))
-    about = {"paper": "", "measure": "accuracy", "baseline": "ce", "command": "fuzz"}
-    store.note_plan([row], title="Small", notes=[], extra=about)
+    task = Task(spec=plan.rows[0].spec, store=str(store.root))
+    assert compute(task, lambda: False, lambda event: None).kind == "finished"
+    store.write_plan(plan, "fuzz")
     return store.root
 
 
@@ -103,7 +95,7 @@ def _stored(name: str) -> Any:
 def _copy_of_example(folder: Path, names: Sequence[str]) -> Path:
     """A store with these files of the example: no time goes into drawing others."""
     store = folder / "store"
-    run = _place(_example(), "spec.json").parent.name
+    run = _place(_example(), "result.json").parent.name
     for kind in (f"runs/{run}", "failed", "plans"):
         (store / kind).mkdir(parents=True)
     for name in names:
@@ -118,7 +110,7 @@ def _copy_of_example(folder: Path, names: Sequence[str]) -> Path:
 
 def _report_with(name: str, *, beside: Sequence[str] = (), seal: bool = False) -> Read:
     """Status and report of a store in which one file is the given one; sealed, it is believed to be whole."""
-    others = [one for one in (PLAN, "spec.json", "result.json", *beside) if one != name]
+    others = [one for one in (PLAN, "result.json", *beside) if one != name]
 
     def read(folder: Path, content: bytes) -> object:
         store = _copy_of_example(folder, others)
@@ -135,7 +127,7 @@ def _drawn_with(name: str) -> Read:
     """Read the figures of a run of which this file is the given one; what is damaged must be named as a problem."""
 
     def read(folder: Path, content: bytes) -> str:
-        store = _copy_of_example(folder, (PLAN, "spec.json", "result.json"))
+        store = _copy_of_example(folder, (PLAN, "result.json"))
         path = store / _place(_example(), name).relative_to(_example())
         path.write_bytes(content)
         found = read_content(store, (), "fuzz")
@@ -169,6 +161,38 @@ def _sealed(path: Path, content: bytes) -> bool:
     return True
 
 
+@cache
+def _study() -> tuple[bytes, bytes]:
+    """Return the lines of the plan and of the run of the example."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "study.jsonl"
+        export_study(Store(_example()), path)
+        plan, run = path.read_bytes().splitlines()
+        return plan, run
+
+
+def _study_line() -> list[bytes]:
+    return [_study()[1]]
+
+
+def _read_study(folder: Path, content: bytes) -> object:
+    """Read a study with one changed line, which its forger has sealed."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        value.pop("sha256_of_the_rest", None)
+        content = json.dumps(sealed(value)).encode()
+    path = folder / "study.jsonl"
+    path.write_bytes(_study()[0] + b"\n" + content)
+    found = read_content(path, (), "fuzz")
+    for problem in found.problems:
+        raise ValueError(problem)
+    with mock.patch("plotly.offline.get_plotlyjs", return_value=""):
+        return render(found, FORMATS[zlib.crc32(content) % len(FORMATS)])
+
+
 def _report_with_failure(folder: Path, content: bytes) -> object:
     """The one run is not there; the last try of it has failed."""
     store = _copy_of_example(folder, [PLAN])
@@ -180,7 +204,9 @@ def _report_with_failure(folder: Path, content: bytes) -> object:
 
 def _status_and_report(store: Path, content: bytes) -> str:
     """The report in one of its formats, which the content decides: each gets its share of the cases."""
-    status_of(Store(store))
+    _, problems = status(Store(store))
+    for problem in problems:
+        raise ValueError(problem)
     found = read_content(store, (), "fuzz")
     # The library of plots is five megabytes of every page, and no part of what is read here.
     with mock.patch("plotly.offline.get_plotlyjs", return_value=""):

@@ -36,7 +36,9 @@ PAGES: dict[str, tuple[str, ...]] = {
     "esupcon.probability": ("esupcon.probability",),
     "esupcon.doctor": ("esupcon.doctor",),
     "esupcon.experiments": (
-        *("esupcon.experiments.plan", "esupcon.experiments.grid", "esupcon.experiments.executors"),
+        "esupcon.experiments.plan",
+        "esupcon.experiments.grid",
+        "esupcon.experiments.executors",
         "esupcon.experiments.store",
     ),
     "esupcon.report": ("esupcon.report",),

@@ -91,7 +91,7 @@ def _pretrained(scope: Scope) -> None:
 
 
 def _own_method(scope: Scope) -> None:
-    assert len(scope["standing"].finished) == 16
+    assert len(scope["state"].finished) == 16
     assert len(scope["again"].stored) == 16
     assert not scope["again"].finished
     assert all(value > 50 for values in scope["accuracies"].values() for value in values)
@@ -118,7 +118,7 @@ def methods() -> Iterator[None]:
     yield
     METHODS.clear()
     METHODS.update(before)
-    for name in [name for name in sys.modules if name.startswith("esupcon_table_module_")]:
+    for name in [name for name in sys.modules if name.startswith("esupcon_plugin_")]:
         del sys.modules[name]
 
 

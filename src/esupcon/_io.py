@@ -107,16 +107,25 @@ def write_sealed_json(path: PathLike, value: dict[str, Any]) -> Path:
     This is the package's only seal. Other files (weights, checkpoints, arrays) are covered by listing their
     `file_digest` in a sealed JSON file.
     """
-    as_read = json.loads(json.dumps(value))  # tuples become lists, and numbers used as keys become text
-    return write_json(path, {**as_read, _SEAL: _content_digest(as_read)})
+    return write_json(path, sealed(value))
 
 
 def read_sealed_json(path: Path) -> dict[str, Any]:
     """Return what `write_sealed_json` wrote; raise a ValueError that names the file if a single bit differs."""
-    value = read_json(path)
+    return unsealed(read_json(path), path)
+
+
+def sealed(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with the digest of its content: one line of a file of sealed lines."""
+    as_read = json.loads(json.dumps(value))  # tuples become lists, and numbers used as keys become text
+    return {**as_read, _SEAL: _content_digest(as_read)}
+
+
+def unsealed(value: Any, where: object) -> dict[str, Any]:
+    """Return what `sealed` was given; raise a ValueError that names the place if it has changed since."""
     if not isinstance(value, dict) or value.pop(_SEAL, None) != _content_digest(value):
         raise ValueError(
-            f"{path} was changed after it was written: its digest differs. Restore it or compute it again."
+            f"{where} was changed after it was written: its digest differs. Restore it or compute it again."
         )
     return value
 

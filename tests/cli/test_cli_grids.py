@@ -78,7 +78,7 @@ dataset = "stripes"
 def _forget_own_things():
     yield
     METHODS.pop("own_pull", None)
-    for name in [name for name in sys.modules if name.startswith("esupcon_table_module_")]:
+    for name in [name for name in sys.modules if name.startswith("esupcon_plugin_")]:
         del sys.modules[name]
 
 
@@ -133,7 +133,10 @@ def test_own_table_method_and_data_set(esupcon, tmp_path: Path, _forget_own_thin
     (tmp_path / "mine.toml").write_text(OWN_TABLE)
     store = Store(tmp_path / "store")
     words = ("reproduce", tmp_path / "mine.toml", "--profile", "smoke", "--seeds", "1")
-    printed = esupcon(*words, "--store", store.root)
+    refused = esupcon(*words, "--store", store.root)
+    assert refused.code == 2
+    assert "own_things.py. Read it, then pass --allow-code" in refused.err
+    printed = esupcon(*words, "--store", store.root, "--allow-code")
     assert printed.code == 0, printed.err
     assert "CE + pull" in printed.out
     assert "2/2" in printed.err
@@ -152,7 +155,7 @@ def test_own_table_method_and_data_set(esupcon, tmp_path: Path, _forget_own_thin
 def test_a_module_that_fails_is_one_line(esupcon, tmp_path: Path, _forget_own_things: None) -> None:
     (tmp_path / "own_things.py").write_text("import absent_thing")
     (tmp_path / "mine.toml").write_text(OWN_TABLE)
-    printed = esupcon("reproduce", tmp_path / "mine.toml", "--store", tmp_path / "s")
+    printed = esupcon("reproduce", tmp_path / "mine.toml", "--store", tmp_path / "s", "--allow-code")
     assert printed.code == 2
     assert "own_things.py: ModuleNotFoundError: No module named 'absent_thing'" in printed.err
     assert printed.err.count("\n") == 1
@@ -174,11 +177,15 @@ def test_runs_without_data_fail_with_one_reason_while_others_continue(esupcon, t
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("reproduce", "tabel"), "'tabel' is neither a table of ours (calibration, complexity, demo, full"),
-        (("reproduce", "full", "--profile", "x"), "'x' is neither a profile of ours (cpu, paper, smoke) nor a file"),
-        (("reproduce", "full", "--seeds", "none"), "seeds must be how many (3) or which (0,4,7); got 'none'."),
+        (("reproduce", "tabel"), "'tabel' is neither a shipped table (calibration, complexity, demo, full"),
+        (("reproduce", "full", "--profile", "x"), "'x' is neither a shipped profile (cpu, paper, smoke) nor a file"),
+        (
+            ("reproduce", "full", "--seeds", "none"),
+            "seeds must be a number of seeds (3) or a list (0,4,7); got 'none'.",
+        ),
         (("reproduce", "full", "--set", "epochs"), "name=value, as in epochs=10; got 'epochs'."),
         (("reproduce", "full", "--set", "epochz=1"), "'epochz'"),
+        (("reproduce", "full", "--set", "seed=5", "--set", "method=spce"), "seed cannot be set: "),
         (("reproduce", "full", "--method", "cd"), "method must be among ce, "),
         (("reproduce", "full", "--profile", "smoke", "--workers", "0"), "workers must be at least 1; got 0."),
     ],

@@ -51,7 +51,7 @@ def registers() -> Iterator[None]:
     for register, content in before:
         register.clear()
         register.update(content)
-    for name in [name for name in sys.modules if name.startswith("esupcon_table_module_")]:
+    for name in [name for name in sys.modules if name.startswith("esupcon_plugin_")]:
         del sys.modules[name]
 
 

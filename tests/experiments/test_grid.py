@@ -1,53 +1,59 @@
-"""The driver, with an executor that does what the test says."""
+"""The driver of a grid, with an executor that follows a script."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
-from small_grid import small_rows, task_maker
+from small_grid import small_plan, task
 
-from esupcon.experiments.execution import execute
-from esupcon.experiments.executor import Event, Task
-from esupcon.experiments.grid import Standing, run_grid
-from esupcon.experiments.plan import Choice, make_plan
-from esupcon.experiments.profile import read_profile
-from esupcon.experiments.reproduce import Request, reproduce
-from esupcon.experiments.spec import Row
-from esupcon.experiments.store import RESULT_FILE, Store, write_spec
-from esupcon.files import write_sealed_json
+from esupcon.experiments.executors import Event, Task
+from esupcon.experiments.grid import GridState, estimate, run_grid, shared_encoders, status
+from esupcon.experiments.plan import Plan, make_plan
+from esupcon.experiments.store import Store
+from esupcon.experiments.worker import compute
+from esupcon.training.result import RESULT_FILE
 from in_this_process import InThisProcess
+from stored_results import write_result
+from tiny_images import write_npz
 
 
 class Scripted:
-    """Answers each submission of a key with the next of its script; without one, by storing the run."""
+    """Answers each submission of a key with the next event of its script; without one it stores a result."""
+
+    is_local = True
 
     def __init__(self, store: Store, slots: int = 2, script: dict[str, list[Event]] | None = None) -> None:
         self.slots, self.store, self.script = slots, store, script or {}
-        self.sees_store = True
         self.submitted: list[str] = []
+        self.stages: dict[str, str | None] = {}
+        self.together: list[set[str]] = []  # runs that were running at the same time
         self.closed = self.was_stopped = False
         self._coming: list[Event] = []
-        self.in_hand: set[str] = set()
-        self.most_at_once = 0
+        self._running: set[str] = set()
 
     def submit(self, task: Task) -> None:
         self.submitted.append(task.key)
-        self.in_hand.add(task.key)
-        self.most_at_once = max(self.most_at_once, len(self.in_hand))
-        script = self.script.get(task.key)
-        self._coming.append(Event(task.key, "started"))
-        if script:
+        self.stages[task.key] = task.shared_stage
+        self._running.add(task.key)
+        self.together.append(set(self._running))
+        self._coming.append(Event(key=task.key, kind="started"))
+        if script := self.script.get(task.key):
             self._coming.append(script.pop(0))
         else:
-            store_quickly(self.store, task)
-            self._coming.append(Event(task.key, "finished"))
+            if not self.store.is_done(task.key):
+                store_quickly(self.store, task)
+            self._coming.append(Event(key=task.key, kind="finished"))
 
     def events(self, timeout: float) -> list[Event]:
-        found, self._coming = self._coming[:2], self._coming[2:]
-        self.in_hand -= {event.key for event in found if event.kind != "started"}
+        found, self._coming = self._coming[:1], self._coming[1:]
+        for event in found:
+            if event.kind == "started":
+                continue
+            self._running.discard(event.key)
+            if event.kind == "finished" and (stage := self.stages[event.key]):
+                self.store.stage_file(stage).with_suffix(".json").write_bytes(b"kept")
         return found
 
     def stop(self) -> None:
@@ -58,12 +64,11 @@ class Scripted:
         self.closed = True
 
 
-def store_quickly(store: Store, task: Task) -> None:
-    """What a run leaves, as far as a driver looks at it."""
+def store_quickly(store: Store, task: Task, **changes: Any) -> None:
+    """Store a result without training."""
     folder = store.work_folder(task.key)
     folder.mkdir(parents=True, exist_ok=True)
-    write_spec(folder, task.spec)
-    write_sealed_json(folder / RESULT_FILE, {"metrics": {"test": None}, "provenance": {"seconds": 1.0}, "spec": {}})
+    write_result(folder, task.spec, **changes)
     store.finish(task.key, folder)
 
 
@@ -75,214 +80,269 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> list[Row]:
-    return small_rows(tmp_path, n_seeds=3)
+def plan(tmp_path: Path) -> Plan:
+    return small_plan(tmp_path, n_seeds=3)
 
 
-def run(rows: list[Row], store: Store, executor: Scripted, **more: object) -> tuple[Standing, list[str]]:
-    said: list[str] = []
-    standing = run_grid(rows, store, executor, task_maker(store), say=said.append, **more)  # type: ignore[arg-type]
+def keys_of(plan: Plan) -> list[str]:
+    return [row.key for row in plan.rows]
+
+
+def run(plan: Plan, store: Store, executor: Scripted, **more: Any) -> tuple[GridState, list[str]]:
+    lines: list[str] = []
+    state = run_grid([plan], store, executor, log=lines.append, **more)
     assert executor.closed
-    places = [*standing.stored, *standing.finished, *standing.failed, *standing.stopped]
-    places += [*standing.pending, *standing.running, *standing.elsewhere]
-    assert sorted(places) == sorted(row.key for row in rows), "every key in exactly one place"
-    return standing, said
+    places = [*state.stored, *state.finished, *state.failed, *state.stopped]
+    places += [*state.pending, *state.running, *state.running_elsewhere]
+    assert sorted(places) == sorted(set(keys_of(plan))), "every key in exactly one place"
+    return state, lines
 
 
-def test_everything_is_computed_once(rows: list[Row], store: Store) -> None:
+def test_every_run_is_computed_once(plan: Plan, store: Store) -> None:
     executor = Scripted(store)
-    standing, _ = run(rows, store, executor)
-    assert standing.is_complete
-    assert sorted(executor.submitted) == sorted(row.key for row in rows)
-    assert executor.most_at_once == 2
+    state, lines = run(plan, store, executor)
+    assert state.is_complete
+    assert sorted(executor.submitted) == sorted(keys_of(plan))
+    assert max(map(len, executor.together)) == 2
+    assert lines[-1].startswith("6/6  ")
+    assert lines[-1].endswith(": 90.0 %")
+    again, lines = run(plan, store, Scripted(store))
+    assert again.stored == keys_of(plan)
+    assert lines == ["6 of 6 runs are already stored."]
 
 
-def test_a_key_in_two_rows_is_one_run(rows: list[Row], store: Store) -> None:
+def test_run_in_two_plans_is_computed_once(plan: Plan, store: Store) -> None:
     executor = Scripted(store)
-    run_grid([*rows, *rows], store, executor, task_maker(store))
-    assert len(executor.submitted) == len(rows)
+    run_grid([plan, plan], store, executor)
+    assert len(executor.submitted) == len(plan.rows)
 
 
-def test_a_failure_is_tried_once_more(rows: list[Row], store: Store) -> None:
-    key = rows[2].key
-    executor = Scripted(store, script={key: [Event(key, "failed", "lost")]})
-    standing, said = run(rows, store, executor)
-    assert standing.is_complete
-    assert executor.submitted.count(key) == 2
-    assert said == [f"{rows[2].method} on {rows[2].dataset}, full, seed 2 failed and is tried once more: lost"]
-    assert store.failure(key) is None
+def test_failed_run_is_repeated_once(plan: Plan, store: Store) -> None:
+    row = plan.rows[2]
+    executor = Scripted(store, script={row.key: [Event(key=row.key, kind="failed", error="lost")]})
+    state, lines = run(plan, store, executor)
+    assert state.is_complete
+    assert executor.submitted.count(row.key) == 2
+    assert f"{row.name} failed and is repeated once: lost" in lines
+    assert store.failure(row.key) is None
 
 
-def test_twice_failed_is_listed_and_the_others_go_on(rows: list[Row], store: Store) -> None:
-    key = rows[0].key
-    executor = Scripted(store, script={key: [Event(key, "failed", "one"), Event(key, "failed", "two")]})
-    standing, _ = run(rows, store, executor)
-    assert standing.failed == {key: "two"}
-    assert standing.n_done == len(rows) - 1
+def test_run_that_fails_twice_is_listed_and_the_others_continue(plan: Plan, store: Store) -> None:
+    key = plan.rows[0].key
+    failures = [Event(key=key, kind="failed", error=error) for error in ("one", "two")]
+    state, _ = run(plan, store, Scripted(store, script={key: failures}))
+    assert state.failed == {key: "two"}
+    assert state.n_done == len(plan.rows) - 1
     assert store.failure(key) == "two"
-    again, _ = run(rows, store, Scripted(store))
+    again, _ = run(plan, store, Scripted(store))
     assert again.is_complete
     assert again.finished == [key]
 
 
-def test_what_would_fail_again_is_not_tried_again(rows: list[Row], store: Store) -> None:
-    key = rows[0].key
-    executor = Scripted(store, script={key: [Event(key, "failed", "wrong path", certain=True)]})
-    standing, _ = run(rows, store, executor)
-    assert standing.failed == {key: "wrong path"}
+def test_permanent_failure_is_not_repeated(plan: Plan, store: Store) -> None:
+    key = plan.rows[0].key
+    executor = Scripted(store, script={key: [Event(key=key, kind="failed", error="wrong path", permanent=True)]})
+    state, _ = run(plan, store, executor)
+    assert state.failed == {key: "wrong path"}
     assert executor.submitted.count(key) == 1
 
 
-def test_a_run_elsewhere_is_waited_for(rows: list[Row], store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esupcon.experiments.grid._LOOK_AGAIN_SECONDS", 0.0)
-    done, given_up = rows[0].key, rows[1].key
-    executor = Scripted(store, script={key: [Event(key, "elsewhere")] for key in (done, given_up)})
+def test_full_disk_ends_the_grid(plan: Plan, store: Store) -> None:
+    key = plan.rows[0].key
+    executor = Scripted(store, script={key: [Event(key=key, kind="failed", error="full", disk_full=True)]})
+    with pytest.raises(OSError, match="No space left"):
+        run(plan, store, executor)
+    assert executor.closed
 
-    with ExitStack() as of_the_other_command:
-        assert of_the_other_command.enter_context(store.locked(done))
 
-        def other_command(standing: Standing) -> None:
-            if done in standing.elsewhere:
-                store_quickly(store, task_maker(store)(rows[0]))
-                of_the_other_command.close()
+def test_run_of_another_command_is_waited_for(plan: Plan, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esupcon.experiments.grid._LOOK_AGAIN_SECONDS", 0.05)
+    done, given_up = keys_of(plan)[:2]
+    executor = Scripted(store, script={key: [Event(key=key, kind="running_elsewhere")] for key in (done, given_up)})
 
-        standing, _ = run(rows, store, executor, watch=other_command)
-    assert standing.is_complete
-    assert executor.submitted.count(done) == 1
+    def other_command(state: GridState) -> None:
+        if done in state.running_elsewhere and not store.is_done(done):
+            store_quickly(store, task(store, plan.rows[0]), accuracy=0.5)
+
+    state, lines = run(plan, store, executor, watch=other_command)
+    assert state.is_complete
     assert executor.submitted.count(given_up) == 2
+    assert store.read(done).accuracy == 0.5
+    assert any(line.endswith(f"{plan.rows[0].name}: 50.0 %") for line in lines)
 
 
-def test_stopping(rows: list[Row], store: Store) -> None:
-    keys = [row.key for row in rows]
-    executor = Scripted(store, slots=2, script={key: [Event(key, "stopped")] for key in keys})
+def test_stopping(plan: Plan, store: Store) -> None:
+    keys = keys_of(plan)
+    executor = Scripted(store, script={key: [Event(key=key, kind="stopped")] for key in keys})
     asked = iter([False, True])
-    standing, _ = run(rows, store, executor, should_stop=lambda: next(asked, True))
+    state, _ = run(plan, store, executor, should_stop=lambda: next(asked, True))
     assert executor.was_stopped
-    assert standing.stopped == keys[:2]
-    assert list(standing.pending) == keys[2:]
+    assert state.stopped == keys[:2]
+    assert list(state.pending) == keys[2:]
+    assert not state.failed
 
 
-def test_unavailable_runs_are_failed_without_being_tried(rows: list[Row], store: Store) -> None:
-    key = rows[3].key
+def test_run_of_a_terminated_worker_is_continued_by_another(plan: Plan, store: Store) -> None:
+    key = plan.rows[0].key
+    executor = Scripted(store, script={key: [Event(key=key, kind="stopped")]})
+    state, lines = run(plan, store, executor)
+    assert state.is_complete
+    assert executor.submitted.count(key) == 2
+    assert any("was terminated; another one continues the run" in line for line in lines)
+
+
+def test_runs_without_data_fail_at_once_with_the_reason(plan: Plan, store: Store, tmp_path: Path) -> None:
+    spec = plan.rows[3].spec.model_copy(update={"source": str(tmp_path / "absent"), "content": None})
+    rows = (*plan.rows[:3], plan.rows[3].with_spec(spec))
     executor = Scripted(store)
-    standing, _ = run(rows, store, executor, unavailable={key: "no such folder"})
-    assert standing.failed == {key: "no such folder"}
-    assert key not in executor.submitted
-    assert store.failure(key) == "no such folder"
+    state, _ = run(plan.model_copy(update={"rows": rows}), store, executor)
+    reason = f"there is no file or folder {tmp_path / 'absent'}"
+    assert [error[: len(reason)] for error in state.failed.values()] == [reason]
+    assert spec.key not in executor.submitted
+    assert (store.failure(spec.key) or "").startswith(reason)
 
 
-def test_a_damaged_run_is_put_aside_and_computed_again(rows: list[Row], store: Store) -> None:
-    folder = store.work_folder(rows[0].key)
-    stop: Callable[[], bool] = lambda: False  # noqa: E731
-    execute(rows[0].spec, folder, data_dir=None, keep_model=False, command="x", should_stop=stop, log=print)
-    store.finish(rows[0].key, folder)
+def test_damaged_run_is_set_aside_and_computed_again(plan: Plan, store: Store) -> None:
+    first = plan.model_copy(update={"rows": plan.rows[:1]})
+    key = plan.rows[0].key
+    run(first, store, Scripted(store))
+    (store.run_folder(key) / RESULT_FILE).write_text('{"metrics"')
+    state, lines = run(first, store, Scripted(store))
+    assert state.finished == [key]
+    assert "is computed again" in lines[0]
+    assert len(list((store.root / "aside").iterdir())) == 1
+
+
+def test_changed_data_are_computed_again_with_the_reason(tmp_path: Path, store: Store) -> None:
+    data = tmp_path / "list.npz"
+    before = small_plan(tmp_path, source=data)
+    content = data.read_bytes()
+    run(before, store, Scripted(store))
+    write_npz(data, seed=1)
     executor = Scripted(store)
-    standing, said = run(rows[:1], store, executor)
-    assert (standing.stored, executor.submitted, said) == ([rows[0].key], [], [])
-    (store.run_folder(rows[0].key) / RESULT_FILE).write_text('{"metrics"')
-    standing, said = run(rows[:1], store, Scripted(store))
-    assert standing.finished == [rows[0].key]
-    assert len(said) == 1
-    assert "is computed again" in said[0]
-    assert len(list((store.root / "damaged").iterdir())) == 1
+    state = run_grid([before], store, executor, log=(lines := []).append)
+    assert len(state.finished) == len(before.rows)
+    assert set(state.rows).isdisjoint(keys_of(before))
+    assert lines[0] == f"the content of {data} has changed since its runs were stored; 4 runs to repeat."
+    data.write_bytes(content)
+    state = run_grid([before], store, Scripted(store), log=(lines := []).append)
+    assert state.stored == keys_of(before)
+    data.rename(tmp_path / "moved.npz")
+    moved = small_plan(tmp_path, source=tmp_path / "moved.npz")
+    assert keys_of(moved) == keys_of(before), "the path does not matter"
 
 
-class Watching(Scripted):
-    """Notes which runs were in hand at the same time, and leaves a first stage as a run would."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.together: list[set[str]] = []
-        self.stages: dict[str, str | None] = {}
-
-    def submit(self, task: Task) -> None:
-        super().submit(task)
-        self.stages[task.key] = task.shared_stage
-        self.together.append(set(self.in_hand))
-
-    def events(self, timeout: float) -> list[Event]:
-        found = super().events(timeout)
-        for event in found:
-            stage = self.stages.get(event.key)
-            if event.kind == "finished" and stage is not None:
-                path = self.store.stage_file(stage)
-                path.parent.mkdir(exist_ok=True)
-                path.write_bytes(b"kept")
-        return found
+def test_result_of_another_torch_is_reported_and_repeated_on_request(plan: Plan, store: Store) -> None:
+    for row in plan.rows[:2]:
+        store_quickly(store, task(store, row), versions={"torch": "1.0"})
+    state, lines = run(plan, store, Scripted(store))
+    assert state.stored == keys_of(plan)[:2]
+    assert any(line.startswith("2 stored runs used torch 1.0. This is torch 2") for line in lines)
+    executor = Scripted(store)
+    state, lines = run(plan, store, executor, recompute=True)
+    assert executor.submitted == keys_of(plan)[:2]
+    assert len(state.stored) == 4
+    assert not any("used torch" in line for line in lines)
 
 
-def test_runs_that_begin_alike_wait_for_each_other(tmp_path: Path, store: Store) -> None:
-    rows = small_rows(tmp_path, methods=("supcon_ce", "supcon_ce_n", "esupcon"), n_seeds=2)
-    executor = Watching(store)
-    standing, _ = run(rows, store, executor)
-    assert standing.is_complete
-    pairs = [{row.key for row in rows if row.seed == seed and row.method != "esupcon"} for seed in (0, 1)]
+# --- Shared first stages ---------------------------------------------------------------------------------------------
+
+
+def test_runs_with_the_same_first_stage_wait_for_each_other(tmp_path: Path, store: Store) -> None:
+    plan = small_plan(tmp_path, methods=("supcon_ce", "supcon_ce_n", "esupcon"))
+    executor = Scripted(store)
+    state, _ = run(plan, store, executor)
+    assert state.is_complete
+    pairs = [{row.key for row in plan.rows if row.seed == seed and row.method != "esupcon"} for seed in (0, 1)]
     for pair in pairs:
         assert len({executor.stages[key] for key in pair} - {None}) == 1
-        assert not any(pair <= at_once for at_once in executor.together)
-    assert executor.most_at_once == 2, "the others were not held up"
-    assert all(executor.stages[row.key] is None for row in rows if row.method == "esupcon")
-    assert not list((store.root / "stages").iterdir()), "no run is left that would take one"
+        assert not any(pair <= together for together in executor.together)
+    assert max(map(len, executor.together)) == 2, "other runs do not wait"
+    assert all(executor.stages[row.key] is None for row in plan.rows if row.method == "esupcon")
+    assert not list((store.root / "stages").iterdir()), "no open run needs one"
 
 
-def test_who_must_train_a_stage_goes_first(tmp_path: Path, store: Store) -> None:
-    rows = small_rows(tmp_path, methods=("supcon_ce", "supcon_ce_n", "supcon_tt", "spce_m", "spce"), n_seeds=1)
-    executor = Watching(store)
-    standing, _ = run(rows, store, executor)
-    assert standing.is_complete
-    order = {key: place for place, key in enumerate(executor.stages)}
-    place = {row.method: order[row.key] for row in rows}
+def test_run_that_must_train_a_stage_goes_first(tmp_path: Path, store: Store) -> None:
+    plan = small_plan(tmp_path, methods=("supcon_ce", "supcon_ce_n", "supcon_tt", "spce_m", "spce"), n_seeds=1)
+    executor = Scripted(store)
+    state, _ = run(plan, store, executor)
+    assert state.is_complete
+    place = {row.method: executor.submitted.index(row.key) for row in plan.rows}
     assert place["supcon_tt"] < min(place["supcon_ce"], place["supcon_ce_n"])
     assert place["spce"] < place["spce_m"]
-    assert executor.most_at_once == 2
     assert not list((store.root / "stages").iterdir())
+    trainers = {key: row.method for key, row in shared_encoders(plan.rows).items()}
+    assert [trainers.get(row.key) for row in plan.rows] == ["supcon_tt", "supcon_tt", None, "spce", None]
 
 
-def test_nobody_waits_for_a_run_that_fails(tmp_path: Path, store: Store) -> None:
-    rows = small_rows(tmp_path, methods=("spce_m", "spce"), n_seeds=1)
-    executor = Watching(store)
-    executor.script[rows[1].key] = [Event(rows[1].key, "failed", "no")] * 2
-    standing, _ = run(rows, store, executor)
-    assert list(standing.failed) == [rows[1].key]
-    assert standing.finished == [rows[0].key]
+def test_no_run_waits_for_one_that_failed(tmp_path: Path, store: Store) -> None:
+    plan = small_plan(tmp_path, methods=("spce_m", "spce"), n_seeds=1)
+    spce_m, spce = keys_of(plan)
+    executor = Scripted(store, script={spce: [Event(key=spce, kind="failed", error="no")] * 2})
+    state, _ = run(plan, store, executor)
+    assert list(state.failed) == [spce]
+    assert state.finished == [spce_m]
 
 
-def test_one_run_of_its_kind_keeps_no_stage(tmp_path: Path, store: Store) -> None:
-    executor = Watching(store)
-    run(small_rows(tmp_path, methods=("supcon_ce", "ce"), n_seeds=2), store, executor)
+def test_single_runs_and_remote_runs_share_nothing(tmp_path: Path, store: Store) -> None:
+    executor = Scripted(store)
+    run(small_plan(tmp_path, methods=("supcon_ce", "ce")), store, executor)
     assert set(executor.stages.values()) == {None}
-
-
-def test_runs_elsewhere_share_nothing(tmp_path: Path, store: Store) -> None:
-    executor = Watching(store)
-    executor.sees_store = False
-    run(small_rows(tmp_path, methods=("supcon_ce", "supcon_ce_n"), n_seeds=1), store, executor)
-    assert set(executor.stages.values()) == {None}
-    assert executor.most_at_once == 2
-
-
-def test_a_shared_stage_changes_nothing_but_the_time(tmp_path: Path) -> None:
-    rows = small_rows(tmp_path, methods=("supcon_ce", "supcon_tt", "spce", "spce_m"), n_seeds=1)
-    shared, alone = Store(tmp_path / "shared"), Store(tmp_path / "alone")
-    for store, share_stages in ((shared, True), (alone, False)):
-        store.create()
-        run_grid(rows, store, InThisProcess(), task_maker(store), share_stages=share_stages)
-    for one in rows:
-        results = [store.read(one.key).result for store in (shared, alone)]
-        histories = [(store.run_folder(one.key) / "history.jsonl").read_bytes() for store in (shared, alone)]
-        assert [result["metrics"] for result in results] == [results[0]["metrics"]] * 2
-        assert histories[0] == histories[1]
-        taken, trained = (result["provenance"]["taken_seconds"] for result in results)
-        assert (taken > 0) == (one.method in {"supcon_ce", "spce_m"})
-        assert trained == 0
-    assert not list((shared.root / "stages").iterdir())
-    assert not (alone.root / "stages").exists()
+    remote = Scripted(store)
+    remote.is_local = False
+    run(small_plan(tmp_path, methods=("supcon_ce", "supcon_ce_n"), n_seeds=3), store, remote)
+    assert set(remote.stages.values()) == {None}
 
 
 @pytest.mark.parametrize(("table", "shares"), [("full", True), ("complexity", False)])
-def test_what_a_run_costs_is_measured_whole(store: Store, table: str, shares: bool) -> None:
-    choice = Choice(seeds=(0,), methods=("supcon_ce", "supcon_ce_n"))
-    executor = Watching(store)
-    reproduce(Request((make_plan(table, read_profile("smoke"), choice),), store), executor, data_are_here=False)
-    assert executor.stages
+def test_table_that_measures_cost_shares_nothing(store: Store, table: str, shares: bool) -> None:
+    plan = make_plan(table, "smoke", seeds=(0,), methods=("supcon_ce", "supcon_ce_n"))
+    executor = Scripted(store)
+    run_grid([plan], store, executor)
     assert any(stage is not None for stage in executor.stages.values()) == shares
+
+
+def test_shared_stage_gives_the_same_result_as_training_alone(tmp_path: Path) -> None:
+    plan = small_plan(tmp_path, methods=("supcon_ce", "supcon_tt", "spce", "spce_m"), n_seeds=1)
+    shared, alone = Store(tmp_path / "shared"), Store(tmp_path / "alone")
+    run_grid([plan], shared, InThisProcess())
+    alone.create()
+    for row in plan.rows:
+        assert compute(task(alone, row), lambda: False, lambda event: None).kind == "finished"
+        runs = [store.read(row.key) for store in (shared, alone)]
+        assert runs[0].result.metrics == runs[1].result.metrics
+        assert runs[0].history == runs[1].history
+        reused, trained = (run.result.provenance.reused_seconds for run in runs)
+        assert (reused > 0) == (row.method in {"supcon_ce", "spce_m"})
+        assert trained == 0
+    assert not list((shared.root / "stages").iterdir())
+
+
+# --- Status and cost -------------------------------------------------------------------------------------------------
+
+
+def test_status(plan: Plan, store: Store) -> None:
+    first, second, third = keys_of(plan)[:3]
+    executor = Scripted(store, script={second: [Event(key=second, kind="failed", error="broken", permanent=True)]})
+    run(plan, store, executor)
+    (store.run_folder(third) / RESULT_FILE).write_text("{}")
+    ((table,), problems) = status(store)
+    assert (table.table, table.n_runs, table.n_left, problems) == ("small", 6, 1, [])
+    assert (table.counts["done"], table.counts["failed"]) == (5, 1)
+    assert table.errors == {second: "broken"}
+    assert str(store.run_folder(third)) in table.damaged[0]
+    assert table.model_dump()["runs"][first] == "done"
+    (store.root / "plans" / "x-y-z.json").write_text("{")
+    ((table,), (problem,)) = status(store)
+    assert "x-y-z.json" in problem
+    assert table.n_runs == 6
+
+
+def test_cost_of_runs() -> None:
+    rows = make_plan("full", "smoke", methods=("ce", "supcon_ce", "supcon_ce_n"), seeds=(0,)).rows
+    ce, supcon_ce, supcon_ce_n = estimate(rows, measure=True).values()
+    assert ce is not None
+    assert 0 < ce < 60
+    assert supcon_ce == pytest.approx(ce * (1 + 0.2 / 3))
+    assert supcon_ce_n == pytest.approx(ce * 0.2 / 3), "it shares the encoder"
+    assert set(estimate(rows).values()) == {None}, "nothing finished, nothing measured"

@@ -1,4 +1,4 @@
-"""The transcription of the paper's tables, held against the averages it prints."""
+"""Compare the transcription of the paper's tables with the averages that it prints."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import sys
 
 import pytest
 
-from esupcon.experiments.plan import make_plan
-from esupcon.experiments.profile import read_profile
-from esupcon.experiments.table import Table, read_table, shipped
+from esupcon.experiments.plan import Table, make_plan, read_table, shipped
 
 # Average difference to CE over a table's columns, as printed; in brackets what the printed accuracies give instead.
 PRINTED_AVERAGES = {
@@ -28,7 +26,7 @@ def average_gain(table: Table, method: str) -> float:
 
 
 @pytest.mark.parametrize("name", PRINTED_AVERAGES)
-def test_differences_of_the_accuracies_give_the_printed_averages(name: str) -> None:
+def test_differences_of_accuracies_give_the_printed_averages(name: str) -> None:
     table, _ = read_table(name)
     assert len(table.columns) == N_COLUMNS[name]
     for method, printed in PRINTED_AVERAGES[name].items():
@@ -36,7 +34,7 @@ def test_differences_of_the_accuracies_give_the_printed_averages(name: str) -> N
         assert average_gain(table, method) == pytest.approx(printed, abs=0.02), method
 
 
-def test_the_wrong_averages_are_noted_and_differ() -> None:
+def test_wrong_averages_of_the_paper_are_noted() -> None:
     for name, methods in WRONG_AVERAGES.items():
         table, _ = read_table(name)
         for method, (printed, derived) in methods.items():
@@ -45,7 +43,7 @@ def test_the_wrong_averages_are_noted_and_differ() -> None:
             assert any(f"{derived:.2f}" in note for note in table.notes)
 
 
-def test_two_signs_of_the_noisy_table_are_noted() -> None:
+def test_wrong_signs_of_the_noisy_table_are_noted() -> None:
     table, _ = read_table("noisy")
     wrong = [c for c in table.columns if c.dataset == "tiny_imagenet" and c.setting in ("NR=0.3", "NR=0.2")]
     assert [round(c.paper_accuracy["supcon_ce"] - c.paper_accuracy["ce"], 2) for c in wrong] == [-3.42, -0.66]
@@ -68,7 +66,7 @@ def test_calibration_errors() -> None:
     }  # fmt: skip
 
 
-def test_no_difference_is_stored() -> None:
+def test_tables_store_accuracies_not_differences() -> None:
     for name in shipped("tables"):
         table, _ = read_table(name)
         assert all(value > 0 for column in table.columns for value in column.paper_accuracy.values())
@@ -77,7 +75,7 @@ def test_no_difference_is_stored() -> None:
 @pytest.mark.parametrize("profile", shipped("profiles"))
 @pytest.mark.parametrize("name", shipped("tables"))
 def test_every_table_can_be_planned_under_every_profile(name: str, profile: str) -> None:
-    plan = make_plan(name, read_profile(profile))
+    plan = make_plan(name, profile)
     places = [(row.dataset, row.setting, row.method, row.seed) for row in plan.rows]
     assert len(set(places)) == len(places) > 0
     assert len({row.key for row in plan.rows}) == len(places)
@@ -86,30 +84,30 @@ def test_every_table_can_be_planned_under_every_profile(name: str, profile: str)
         assert int(row.key, 16) >= 0
 
 
-def test_the_paper_profile_has_the_papers_columns_and_figures() -> None:
+def test_paper_profile_has_the_columns_and_figures_of_the_paper() -> None:
     for name, n in N_COLUMNS.items():
-        rows = make_plan(name, read_profile("paper")).rows
+        rows = make_plan(name, "paper").rows
         assert len({(row.dataset, row.setting) for row in rows}) == n
         assert {row.spec.train.encoder for row in rows} == {"resnet50"}
         assert all(row.reduced is None for row in rows)
         assert all(row.paper_accuracy is not None for row in rows if row.method != "spce_m")
 
 
-def test_the_smoke_profile_needs_nothing_but_digits() -> None:
+def test_smoke_profile_needs_only_digits() -> None:
     for name in shipped("tables"):
-        assert {row.dataset for row in make_plan(name, read_profile("smoke")).rows} == {"digits"}
+        assert {row.dataset for row in make_plan(name, "smoke").rows} == {"digits"}
 
 
-def test_one_run_in_two_tables_is_one_run() -> None:
-    profile = read_profile("cpu")
+def test_run_in_two_tables_has_one_key() -> None:
+    profile = "cpu"
     few = {row.key for row in make_plan("low_sample", profile).rows}
     assert {row.key for row in make_plan("calibration", profile).rows} <= few
 
 
-def test_planning_needs_no_torch() -> None:
+def test_planning_and_reading_a_store_need_no_torch() -> None:
     code = (
-        "import sys; from esupcon.experiments.plan import make_plan; from esupcon.experiments.profile import "
-        "read_profile; make_plan('full', read_profile('paper')); print('torch' in sys.modules)"
+        "import sys, esupcon.experiments.store; from esupcon.experiments.plan import make_plan; "
+        "make_plan('full', 'paper'); print('torch' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "False"
+    printed = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "False"

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from esupcon.experiments.plan import Choice, make_plan, read_field, read_seeds
-from esupcon.experiments.profile import Profile, read_profile
+from esupcon.experiments.plan import MAX_RUNS, Plan, Profile, make_plan, read_override, read_profile, read_seeds
 
 TABLE = """
 title = "Mine"
@@ -20,7 +21,15 @@ paper_accuracy = { ce = 50.5 }
 dataset = "digits"
 setting = "hard"
 noise_rate = 0.5
-train = { batch_size = 32 }
+train = { batch_size = 32, image_size = 16 }
+"""
+COLUMN = "[[columns]]\ndataset = 'digits'"
+PLUGIN = """
+import pathlib
+from esupcon.methods import METHODS, register
+from dataclasses import replace
+pathlib.Path(__file__).with_name("executed").touch()
+register(replace(METHODS["ce"], key="own_ce"))
 """
 
 
@@ -31,11 +40,19 @@ def table(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.fixture
+def table_with_code(tmp_path: Path) -> str:
+    (tmp_path / "plugin.py").write_text(PLUGIN)
+    path = tmp_path / "coded.toml"
+    path.write_text(f"title = 'x'\nmodules = 'plugin.py'\nmethods = ['ce', 'own_ce']\n{COLUMN}")
+    return str(path)
+
+
 def profile(**content: object) -> Profile:
     return Profile.model_validate({"name": "own", "title": "own", **content})
 
 
-def test_an_own_table(table: str) -> None:
+def test_own_table(table: str) -> None:
     rows = make_plan(table, profile(seeds=2)).rows
     assert [(r.setting, r.method, r.seed) for r in rows] == [
         (setting, method, seed)
@@ -47,67 +64,87 @@ def test_an_own_table(table: str) -> None:
     assert [r.paper_accuracy for r in rows[:4]] == [50.5, 50.5, None, None]
     assert {r.spec.train.epochs for r in rows} == {7}
     assert [r.spec.train.batch_size for r in rows] == [256] * 4 + [32] * 4
-    assert rows[-1].as_dict()["spec"]["noise_rate"] == 0.5
+    assert (rows[-1].spec.noise_rate, rows[-1].spec.data.image_size) == (0.5, 16)
 
 
-def test_the_more_particular_wins(table: str) -> None:
-    layers = {
-        "train": {"epochs": 1, "lr": 0.1, "batch_size": 8},
-        "dataset": {"digits": {"lr": 0.2, "temperature": 0.2}},
-        "method": {"ce": {"temperature": 0.3, "momentum": 0.3}},
-        "table": {"mine": {"train": {"momentum": 0.4}}},
-    }
-    rows = make_plan(table, profile(**layers), Choice(fields={"weight_decay": 0.5})).rows
-    ce = next(r.spec.train for r in rows if r.method == "ce" and r.setting == "hard")
-    assert (ce.epochs, ce.lr, ce.temperature, ce.momentum, ce.batch_size, ce.weight_decay) == (
-        1,
-        0.2,
-        0.3,
-        0.4,
-        32,
-        0.5,
+def test_later_layers_win(table: str) -> None:
+    scale = profile(
+        train={"epochs": 1, "lr": 0.1, "batch_size": 8, "temperature": 0.2},
+        method={"ce": {"temperature": 0.3, "momentum": 0.3}},
+        table={"mine": {"train": {"momentum": 0.4}}},
     )
+    rows = make_plan(table, scale, overrides={"weight_decay": 0.5}).rows
+    ce = next(r.spec.train for r in rows if r.method == "ce" and r.setting == "hard")
+    found = (ce.epochs, ce.lr, ce.temperature, ce.momentum, ce.batch_size, ce.weight_decay)
+    assert found == (1, 0.1, 0.3, 0.4, 32, 0.5)
 
 
-def test_a_profile_takes_columns_and_makes_them_smaller(table: str) -> None:
+def test_runs_of_a_grid_use_one_thread_unless_set_otherwise(table: str) -> None:
+    assert {r.spec.train.threads for r in make_plan(table, "smoke").rows} == {1}
+    assert {r.spec.train.threads for r in make_plan(table, "smoke", overrides={"threads": 2}).rows} == {2}
+    scale = profile(train={"threads": 3})
+    assert {r.spec.train.threads for r in make_plan(table, scale).rows} == {3}
+
+
+def test_profile_can_reduce_and_add_columns(table: str) -> None:
     change = {"columns": [{"dataset": "digits", "setting": "n_train=100", "n_train": 40}, {"dataset": "cifar10"}]}
     rows = make_plan(table, profile(table={"mine": change})).rows
     assert [(r.dataset, r.setting, r.spec.n_train, r.reduced, r.paper_accuracy) for r in rows if r.method == "ce"] == [
         ("digits", "n_train=100", 40, "40 samples", 50.5),
         ("cifar10", "full", None, None, None),
     ]
+    assert {r.reduced for r in make_plan(table, profile(), overrides={"n_train": 9}).rows} == {"9 samples"}
 
 
-def test_a_grid_is_a_product() -> None:
-    rows = make_plan("sensitivity", read_profile("smoke"), Choice(methods=("ce",))).rows
+def test_grid_is_a_product() -> None:
+    rows = make_plan("sensitivity", "smoke", methods=("ce",)).rows
     points = {(r.grid["temperature"], r.grid["lr"], r.grid["batch_size"]) for r in rows}
     assert len(points) == len(rows) == 8
     assert rows[0].setting == "temperature=0.1, lr=0.1, batch_size=64"
     assert (rows[0].spec.train.temperature, rows[0].spec.train.lr, rows[0].spec.train.batch_size) == (0.1, 0.1, 64)
 
 
-def test_narrowing() -> None:
-    paper = read_profile("paper")
-    rows = make_plan("low_sample", paper, Choice(("cifar10",), ("N=2K",), ("esupcon", "ce"), (4, 7))).rows
+def test_part_of_a_table() -> None:
+    rows = make_plan(
+        "low_sample", "paper", datasets=("cifar10",), settings=("N=2K",), methods=("esupcon", "ce"), seeds=(4, 7)
+    ).rows
     assert [(r.dataset, r.setting, r.method, r.seed) for r in rows] == [
         ("cifar10", "N=2K", m, s) for m in ("ce", "esupcon") for s in (4, 7)
     ]
-    assert make_plan("calibration", paper, Choice(methods=("spce",))).rows[0].method == "spce"
+    assert make_plan("calibration", "paper", methods=("spce",)).rows[0].method == "spce"
 
 
 @pytest.mark.parametrize(
-    ("choice", "complaint"),
+    ("options", "complaint"),
     [
-        (Choice(datasets=("mnist",)), "data set must be among cifar10, cifar100, tiny_imagenet, caltech256; got mnist"),
-        (Choice(settings=("N=3",)), "setting must be among full; got N=3"),
-        (Choice(methods=("sgd",)), "method must be among ce, .*; got sgd"),
-        (Choice(fields={"epoch": 3}), "'epoch' is no setting of a run. There are method, encoder, epochs"),
-        (Choice(fields={"epochs": 0}), "epochs: Input should be greater than or equal to 1; got 0"),
+        ({"datasets": ("mnist",)}, "data set must be among cifar10, cifar100, tiny_imagenet, caltech256; got mnist"),
+        ({"settings": ("N=3",)}, "setting must be among full; got N=3"),
+        ({"methods": ("sgd",)}, "method must be among ce, .*; got sgd"),
+        ({"overrides": {"epoch": 3}}, "unknown setting 'epoch'; choose from augmentation, batch_size"),
+        ({"overrides": {"epochs": 0}}, r"train\.epochs: Input should be greater than or equal to 1; got 0"),
+        ({"overrides": {"content": "0"}}, "unknown setting 'content'"),
+        ({"overrides": {"data_dir": "/x"}}, "unknown setting 'data_dir'"),
     ],
 )
-def test_mistakes_are_named(choice: Choice, complaint: str) -> None:
+def test_mistakes_are_named(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        make_plan("full", read_profile("paper"), choice)
+        make_plan("full", "paper", **options)
+
+
+@pytest.mark.parametrize(
+    ("table_name", "overrides", "complaint"),
+    [
+        ("full", {"seed": 5}, "seed cannot be set: the plan decides it for each run. Use --seeds"),
+        ("full", {"method": "spce"}, "method cannot be set: .* Use --method"),
+        ("full", {"dataset": "digits"}, "dataset cannot be set: .* Use --dataset"),
+        ("full", {"source": "digits"}, "source cannot be set: .* Use --dataset"),
+        ("sensitivity", {"temperature": 0.5}, "temperature cannot be set: the table is run at several values of it"),
+        ("noisy", {"noise_rate": 0.1}, "noise_rate cannot be set: the columns of the table differ in it"),
+    ],
+)
+def test_setting_that_would_be_ignored_is_an_error(table_name: str, overrides: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        make_plan(table_name, "smoke", overrides=overrides)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +153,18 @@ def test_mistakes_are_named(choice: Choice, complaint: str) -> None:
         ("title = ", "must be TOML"),
         ("title = 'x'", "columns: Field required"),
         ("title = 'x'\ncolumns = []", "columns: Tuple should have at least 1 item"),
-        ("title = 'x'\nfoo = 1\n[[columns]]\ndataset = 'digits'", "foo: Extra inputs are not permitted"),
-        ("title = 'x'\n[[columns]]\ndataset='a'\n[[columns]]\ndataset='a'", "two columns are called a full"),
-        ("title = 'x'\ngrid = {lr = []}\n[[columns]]\ndataset = 'digits'", "the axis lr has no values"),
-        ("title = 'x'\nmodules = 'no.py'\n[[columns]]\ndataset = 'digits'", "names the module no.py"),
-        ("title = 'x'\nmethods = ['x']\n[[columns]]\ndataset = 'digits'", "method must be among"),
+        (f"title = 'x'\nfoo = 1\n{COLUMN}", "foo: Extra inputs are not permitted"),
+        (f"title = 'x'\n{COLUMN}\n{COLUMN}", "two columns are called digits full"),
+        (f"title = 'x'\ngrid = {{lr = []}}\n{COLUMN}", "the axis lr of the grid has no values"),
+        (f"title = 'x'\nmodules = 'no.py'\n{COLUMN}", "names the module no.py"),
+        (f"title = 'x'\nmethods = ['x']\n{COLUMN}", "method must be among"),
+        (
+            f"title = 'x'\ngrid = {{lr = {list(range(1, 400))}, epochs = {list(range(1, 400))}}}\n{COLUMN}",
+            "1,114,407 runs",
+        ),
     ],
 )
-def test_a_wrong_table_is_one_line(tmp_path: Path, text: str, complaint: str) -> None:
+def test_wrong_table_is_one_line(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(text)
     with pytest.raises((ValueError, FileNotFoundError), match=complaint) as caught:
@@ -131,23 +172,87 @@ def test_a_wrong_table_is_one_line(tmp_path: Path, text: str, complaint: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_neither_a_table_of_ours_nor_a_file() -> None:
-    with pytest.raises(FileNotFoundError, match=r"'ful' is neither a table of ours \(calibration, .*\) nor a file"):
-        make_plan("ful", profile())
-    with pytest.raises(FileNotFoundError, match=r"neither a profile of ours \(cpu, paper, smoke\)"):
-        read_profile("gpu")
+@pytest.mark.parametrize(
+    "name", ["../../../escaped", "/tmp/x", "a/b", "", ".hidden", "x" * 65, "line\\nbreak", "a\\u0000b"]
+)
+def test_table_name_that_is_not_a_file_name_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f'name = "{name}"\n{TABLE}')
+    with pytest.raises(ValueError, match="name: must be 1 to 64 letters"):
+        make_plan(str(path), "smoke")
+    path.write_text(f'name = "{name}"\ntitle = "x"')
+    with pytest.raises(ValueError, match="name: must be 1 to 64 letters"):
+        read_profile(str(path))
 
 
-def test_fields_and_seeds_from_the_command_line() -> None:
-    assert read_field("epochs=10") == ("epochs", 10)
-    assert read_field("batch-size=64") == ("batch_size", 64)
-    assert read_field("encoder=resnet18") == ("encoder", "resnet18")
-    assert read_field("lr=null") == ("lr", None)
+def test_code_of_a_table_runs_only_if_allowed(table_with_code: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"table coded runs Python code: .*plugin\.py\. Read it, then pass --allow-code"
+    ):
+        make_plan(table_with_code, "smoke")
+    listed = make_plan(table_with_code, "smoke", allow_code=True, dry_run=True)
+    assert not (tmp_path / "executed").exists()
+    assert {row.method for row in listed.rows} == {"ce", "own_ce"}
+    try:
+        plan = make_plan(table_with_code, "smoke", allow_code=True)
+        assert (tmp_path / "executed").exists()
+        assert [row.key for row in plan.rows] == [row.key for row in listed.rows]
+        (tmp_path / "plugin.py").write_text(PLUGIN + "# changed")
+        other = make_plan(table_with_code, "smoke", dry_run=True)
+        assert {row.key for row in other.rows}.isdisjoint(row.key for row in plan.rows), "another text is another run"
+    finally:
+        from esupcon.methods import METHODS
+
+        METHODS.pop("own_ce", None)
+        for name in [name for name in sys.modules if name.startswith("esupcon_plugin_")]:
+            del sys.modules[name]
+
+
+def test_code_outside_the_folder_of_the_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "outside.py").write_text(PLUGIN)
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "linked.py").symlink_to(tmp_path / "outside.py")
+    for module in ("../outside.py", "linked.py", str(tmp_path / "outside.py")):
+        (tmp_path / "tables" / "t.toml").write_text(f"title = 'x'\nmodules = '{module}'\n{COLUMN}")
+        with pytest.raises(ValueError, match="outside its folder"):
+            make_plan(str(tmp_path / "tables" / "t.toml"), "smoke", allow_code=True)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_error_in_code_of_a_table_is_one_line(table_with_code: str, tmp_path: Path) -> None:
+    (tmp_path / "plugin.py").write_text("import absent_thing")
+    with pytest.raises(ValueError, match=r"plugin\.py: ModuleNotFoundError: No module named 'absent_thing'"):
+        make_plan(table_with_code, "smoke", allow_code=True)
+
+
+def test_unknown_table_and_profile(table: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"'ful' is neither a shipped table \(calibration, .*\) nor a file"):
+        make_plan("ful", "smoke")
+    with pytest.raises(FileNotFoundError, match=r"neither a shipped profile \(cpu, paper, smoke\)"):
+        make_plan(table, "gpu")
+
+
+def test_stored_plan_equals_the_plan() -> None:
+    plan = make_plan("noisy", "smoke")
+    content = plan.model_dump(mode="json")
+    assert Plan.model_validate(content) == plan
+    content["rows"][0]["spec"]["train"]["epochs"] += 1
+    with pytest.raises(ValueError, match=f"the run {plan.rows[0].key} has the settings of"):
+        Plan.model_validate(content)
+
+
+def test_words_of_the_command_line() -> None:
+    assert read_override("epochs=10") == ("epochs", 10)
+    assert read_override("batch-size=64") == ("batch_size", 64)
+    assert read_override("encoder=resnet18") == ("encoder", "resnet18")
+    assert read_override("lr=null") == ("lr", None)
+    assert read_override("encoder=" + "[" * 100_000)[0] == "encoder"
     assert read_seeds("3") == (0, 1, 2)
     assert read_seeds("4,7") == (4, 7)
     assert read_seeds("5,") == (5,)
-    for wrong in ("0", "x", "", "-1", "1,-2"):
-        with pytest.raises(ValueError, match="seeds must be how many"):
+    for wrong in ("0", "x", "", "-1", "1,-2", str(MAX_RUNS + 1)):
+        with pytest.raises(ValueError, match="seeds must be a number of seeds"):
             read_seeds(wrong)
-    with pytest.raises(ValueError, match="written name=value"):
-        read_field("epochs")
+    for wrong in ("epochs", "=3"):
+        with pytest.raises(ValueError, match="written name=value"):
+            read_override(wrong)

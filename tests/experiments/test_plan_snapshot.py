@@ -10,15 +10,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from esupcon.experiments.plan import make_plan
-from esupcon.experiments.profile import read_profile
-from esupcon.experiments.spec import RunSpec
-from esupcon.experiments.table import shipped
+from esupcon.experiments.plan import make_plan, shipped
 from esupcon.methods import METHODS
+from esupcon.spec import RunSpec
 
 SNAPSHOT = Path(__file__).with_name("plans.json")
 # Fields that were added after the snapshot, with the value that keeps the old behaviour.
-ADDED_LATER: dict[str, Any] = {"threads": None}
+ADDED_LATER: dict[str, Any] = {"threads": 1, "content": None, "processes": 1, "objects": None}
 
 
 def snapshot() -> dict[str, Any]:
@@ -31,7 +29,7 @@ def snapshot() -> dict[str, Any]:
     for profile in shipped("profiles"):
         for table in shipped("tables"):
             runs: dict[tuple[str, str, str, int], list[int]] = {}
-            for row in make_plan(table, read_profile(profile)).rows:
+            for row in make_plan(table, profile).rows:
                 resolved = resolved_settings(row.spec)
                 if resolved not in settings:
                     settings.append(resolved)
@@ -45,8 +43,9 @@ def snapshot() -> dict[str, Any]:
 def resolved_settings(spec: RunSpec) -> dict[str, Any]:
     """Return everything that decides a run except data set, method and seed, as plain values."""
     train = spec.train
-    run = spec.model_dump(exclude={"dataset", "train", "modules"})
+    run = spec.model_dump(exclude={"source", "train", "plugins"})
     settings = {**run, **train.model_dump(exclude={"method", "seed", "lr"})}
+    settings["data"] = spec.data.model_dump(exclude_defaults=True)
     # The peak rate of each stage says what lr=None means.
     settings["stage_lr"] = [train.stage_lr(stage, train.batch_size) for stage in METHODS[train.method].stages]
     for name, value in ADDED_LATER.items():

@@ -6,93 +6,97 @@ import threading
 from pathlib import Path
 
 import pytest
-from small_grid import small_rows
+from small_grid import small_plan, task
 
-from esupcon.experiments.execution import execute
-from esupcon.experiments.spec import Row
-from esupcon.experiments.store import Store, write_spec
+from esupcon.experiments.plan import Plan
+from esupcon.experiments.store import Store, export_study, import_study, read_contents
+from esupcon.experiments.worker import compute
+from esupcon.training.result import RESULT_FILE
+from stored_results import write_result
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Row]:
-    """A complete folder of one run, to be copied."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Plan]:
+    """A store with one run, to copy."""
     home = tmp_path_factory.mktemp("finished")
-    row = small_rows(home)[0]
-    execute(row.spec, home / "run", data_dir=None, keep_model=False, command="x", should_stop=lambda: False, log=print)
-    return home / "run", row
+    store, plan = Store(home / "store"), small_plan(home, methods=("esupcon",), n_seeds=1)
+    store.create()
+    store.write_plan(plan, "esupcon reproduce")
+    assert compute(task(store, plan.rows[0]), lambda: False, lambda event: None).kind == "finished"
+    return store, plan
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(tmp_path / "store")
-    made.create()
-    return made
+def store(finished: tuple[Store, Plan], tmp_path: Path) -> Store:
+    shutil.copytree(finished[0].root, tmp_path / "store")
+    return Store(tmp_path / "store")
 
 
-def put(store: Store, finished: tuple[Path, Row]) -> str:
-    folder, row = finished
-    work = store.work_folder(row.key)
-    shutil.copytree(folder, work)
-    assert store.finish(row.key, work)
-    return row.key
+@pytest.fixture
+def key(finished: tuple[Store, Plan]) -> str:
+    return finished[1].rows[0].key
 
 
-def test_a_finished_run_holds_what_is_promised(finished: tuple[Path, Row], store: Store) -> None:
-    key = put(store, finished)
+def test_finished_run_holds_what_is_promised(store: Store, key: str) -> None:
     run = store.read(key)
+    assert run.folder is not None
     names = {path.name for path in run.folder.iterdir()}
-    assert names >= {"spec.json", "result.json", "history.jsonl", "predictions.npz", "held_out.npz", "embedding.npz"}
+    assert names >= {"result.json", "history.jsonl", "timing.jsonl", "predictions.npz", "held_out.npz", "embedding.npz"}
     assert "model" not in names
     assert not [name for name in names if name.startswith("checkpoint")]
-    provenance = run.result["provenance"]
-    assert provenance["seconds"] > 0
-    assert provenance["train_seconds"] > 0
-    assert provenance["peak_memory_bytes"] > 10_000_000
-    assert provenance["versions"]["torch"]
-    assert run.accuracy == run.result["metrics"]["test"]["accuracy"]
+    provenance = run.result.provenance
+    assert provenance.seconds > 0
+    assert provenance.train_seconds > 0
+    assert (provenance.peak_memory_bytes or 0) > 10_000_000
+    assert provenance.versions["torch"]
+    assert run.accuracy is not None
+    assert len(run.history) == len(run.timing) == 3
     assert store.state(key) == "done"
     assert store.keys() == [key]
 
 
-def test_the_second_to_finish_changes_nothing(finished: tuple[Path, Row], store: Store) -> None:
-    key = put(store, finished)
-    before = (store.run_folder(key) / "result.json").stat().st_mtime_ns
-    shutil.copytree(finished[0], store.work_folder(key))
+def test_second_process_to_finish_changes_nothing(store: Store, key: str) -> None:
+    before = (store.run_folder(key) / RESULT_FILE).stat().st_mtime_ns
+    shutil.copytree(store.run_folder(key), store.work_folder(key))
     assert not store.finish(key, store.work_folder(key))
-    assert (store.run_folder(key) / "result.json").stat().st_mtime_ns == before
+    assert (store.run_folder(key) / RESULT_FILE).stat().st_mtime_ns == before
     assert not store.work_folder(key).exists()
 
 
-@pytest.mark.parametrize("name", ["spec.json", "result.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '"x"', "[" * 100_000])
-def test_damage_is_named(finished: tuple[Path, Row], store: Store, name: str, content: str) -> None:
-    key = put(store, finished)
-    path = store.run_folder(key) / name
+def test_damage_is_named_and_costs_one_run(store: Store, key: str, content: str) -> None:
+    write_other_run(store)
+    path = store.run_folder(key) / RESULT_FILE
     path.write_text(content)
-    with pytest.raises(ValueError, match=str(path)):
+    with pytest.raises(ValueError, match=str(path)) as refusal:
         store.read(key)
+    assert "\n" not in str(refusal.value)
+    contents = read_contents(store.root)
+    assert list(contents.runs) == ["0" * 12] or len(contents.runs) == 1
+    assert [problem.startswith(f"run {key} is left out: ") for problem in contents.problems] == [True]
     aside = store.set_aside(key)
-    assert (aside / name).read_text() == content
+    assert (aside / RESULT_FILE).read_text() == content
     assert not store.is_done(key)
 
 
-def test_a_run_under_a_foreign_key_is_refused(finished: tuple[Path, Row], store: Store) -> None:
-    key = put(store, finished)
+def write_other_run(store: Store) -> None:
+    """Store a second run, of another seed."""
+    (run,) = read_contents(store.root).runs.values()
+    spec = run.spec.model_copy(update={"train": run.spec.train.model_copy(update={"seed": 9})})
+    folder = store.work_folder(spec.key)
+    folder.mkdir()
+    write_result(folder, spec)
+    store.finish(spec.key, folder)
+
+
+def test_run_under_another_key_is_refused(store: Store, key: str) -> None:
     store.run_folder(key).rename(store.run_folder("0" * 12))
     with pytest.raises(ValueError, match=f"holds the run {key}, not 000000000000"):
         store.read("0" * 12)
 
 
-def test_an_altered_specification_is_found_by_its_key(finished: tuple[Path, Row], store: Store) -> None:
-    key = put(store, finished)
-    altered = finished[1].spec.model_copy(update={"noise_rate": 0.25})
-    write_spec(store.run_folder(key), altered)
-    with pytest.raises(ValueError, match=f"holds the run {altered.key}"):
-        store.read(key)
-
-
-def test_states(finished: tuple[Path, Row], store: Store) -> None:
-    key = finished[1].key
+def test_states(store: Store, key: str, tmp_path: Path) -> None:
+    store.run_folder(key).rename(tmp_path / "run")
     assert store.state(key) == "open"
     store.work_folder(key).mkdir()
     assert store.state(key) == "begun"
@@ -105,47 +109,120 @@ def test_states(finished: tuple[Path, Row], store: Store) -> None:
         with store.locked(key) as second:
             assert second is False
     store.work_folder(key).rmdir()
-    put(store, finished)
+    (tmp_path / "run").rename(store.work_folder(key))
+    store.finish(key, store.work_folder(key))
     assert store.state(key) == "done"
     assert store.failure(key) is None
 
 
-def test_one_lock_for_many_threads(store: Store) -> None:
-    inside, most, together = 0, 0, threading.Lock()
-    taken = []
+def test_one_thread_at_a_time_holds_a_lock(store: Store) -> None:
+    inside, most, counting = 0, 0, threading.Lock()
+    n_held = 0
 
-    def compute() -> None:
-        nonlocal inside, most
+    def hold() -> None:
+        nonlocal inside, most, n_held
         with store.locked("k") as held:
             if held:
-                with together:
+                with counting:
                     inside += 1
+                    n_held += 1
                     most = max(most, inside)
-                    taken.append(1)
-                with together:
+                with counting:
                     inside -= 1
 
-    threads = [threading.Thread(target=compute) for _ in range(30)]
+    threads = [threading.Thread(target=hold) for _ in range(30)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert most == 1
-    assert taken
+    assert n_held
 
 
-def test_plans_are_remembered_once(finished: tuple[Path, Row], store: Store) -> None:
-    for command in ("a", "b"):
-        store.note_plan([finished[1]], title="t", notes=["n"], extra={"command": command})
-    plans = store.plans()
-    assert [plan["command"] for plan in plans] == ["b"]
-    assert plans[0]["rows"][0]["key"] == finished[1].key
-    path = next((store.root / "plans").iterdir())
-    path.write_text(json.dumps({"table": "x"}))
-    with pytest.raises(ValueError, match=f"{path} is not a plan"):
-        store.plans()
+def test_same_plan_again_is_stored_once(store: Store, finished: tuple[Store, Plan]) -> None:
+    store.write_plan(finished[1], "another command")
+    ((plan,), problems) = store.plans()
+    assert (plan.command, plan.rows, problems) == ("another command", finished[1].rows, [])
 
 
-def test_a_folder_that_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is no store of runs"):
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"table": "a", "profile": "b", "rows": [{"key": "c"}]}'])
+def test_damaged_plan_is_named_and_left_out(store: Store, content: str) -> None:
+    (path,) = (store.root / "plans").iterdir()
+    for damaged in (content, path.read_text().replace('"epochs": 3', '"epochs": 4', 1)):
+        path.write_text(damaged)
+        plans, (problem,) = store.plans()
+        assert plans == []
+        assert str(path) in problem
+        assert "\n" not in problem
+        assert len(read_contents(store.root).runs) == 1
+
+
+def test_file_larger_than_memory_is_refused_unread(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esupcon._io.memory_budget", lambda: 1000)
+    plans, (problem,) = store.plans()
+    assert not plans
+    assert "needs" in problem
+
+
+def test_folder_of_others_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="is not a store of runs"):
         Store(tmp_path).require()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match="runs"):
+        Store(tmp_path).create()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
+
+
+# --- Studies ---------------------------------------------------------------------------------------------------------
+
+
+def test_study_holds_what_a_store_holds(store: Store, key: str, tmp_path: Path) -> None:
+    write_other_run(store)
+    path = tmp_path / "study.jsonl"
+    assert export_study(store, path) == 2
+    stored, study = read_contents(store.root), read_contents(path)
+    assert study.plans == stored.plans
+    assert list(study.runs) == list(stored.runs)
+    assert (study.problems, study.failures) == ([], {})
+    for one, other in zip(study.runs.values(), stored.runs.values(), strict=True):
+        assert one.result.model_dump() == other.result.model_dump()
+        assert (one.history, one.timing) == (other.history, other.timing)
+        assert one.folder is None
+    assert path.stat().st_size < 20_000
+
+
+def test_study_is_enough_to_resume(store: Store, key: str, tmp_path: Path) -> None:
+    export_study(store, tmp_path / "study.jsonl")
+    other = Store(tmp_path / "other")
+    assert import_study(tmp_path / "study.jsonl", other) == 1
+    assert import_study(tmp_path / "study.jsonl", other) == 0
+    assert other.read(key).result.model_dump() == store.read(key).result.model_dump()
+    assert other.read(key).history == store.read(key).history
+    assert other.plans() == store.plans()
+    assert compute(task(other, other.plans()[0][0].rows[0]), lambda: True, lambda event: None).kind == "finished"
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[1]", "\x00", '{"run": {}, "sha256_of_the_rest": "0"}', "[" * 100_000])
+def test_damaged_line_of_a_study_costs_one_run(store: Store, tmp_path: Path, damage: str) -> None:
+    write_other_run(store)
+    path = tmp_path / "study.jsonl"
+    export_study(store, path)
+    lines = path.read_text().splitlines()
+    changed = lines[1].replace('"accuracy":0.9', '"accuracy":0.99', 1)
+    for line in (damage, changed if changed != lines[1] else lines[1][:-9]):
+        path.write_text("\n".join([lines[0], line, lines[2]]))
+        contents = read_contents(path)
+        assert len(contents.runs) == 1
+        assert [f"line 2 of {path}" in problem for problem in contents.problems] == [True]
+    path.write_text("\n".join(["{}", *lines[1:]]))
+    assert len(read_contents(path).runs) == 2
+
+
+def test_file_that_is_no_study(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"a": 1}))
+    with pytest.raises(ValueError, match="must hold finished runs or a plan; it holds neither"):
+        read_contents(path)
+    with pytest.raises(ValueError, match=r"named \*\.jsonl"):
+        export_study(store, tmp_path / "study.json")

@@ -11,4 +11,4 @@ def outcome(folder: Path) -> dict[str, object]:
     """All of a stored run but when, where and how long."""
     found: dict[str, object] = read_sealed_json(folder / "result.json")
     del found["provenance"]
-    return found | {name: (folder / name).read_bytes() for name in ("history.jsonl", "predictions.npz", "spec.json")}
+    return found | {name: (folder / name).read_bytes() for name in ("history.jsonl", "predictions.npz")}

@@ -10,8 +10,8 @@ from disks import as_root, assert_one_clear_line, contents, disk_of, fill
 from outcomes import outcome
 from warm import Warm
 
+from esupcon.experiments.grid import resolve
 from esupcon.experiments.plan import make_plan
-from esupcon.experiments.profile import read_profile
 from esupcon.experiments.store import Store
 
 pytestmark = pytest.mark.reliability
@@ -67,7 +67,7 @@ def test_disk_full_while_a_grid_runs(warm: Warm, corners: Path, disk: Path, tmp_
 
     ended = warm.esupcon(*words)
     assert ended.code == 0, ended.err
-    rows = make_plan(str(table), read_profile(str(profile))).rows
+    rows = resolve([make_plan(str(table), str(profile))])[0][0].rows
     assert store.keys() == sorted(row.key for row in rows)
     assert contents(store.run_folder(first)) == before
     assert not list((store.root / "work").iterdir())

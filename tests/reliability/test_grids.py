@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 from outcomes import outcome
-from small_grid import small_rows
+from small_grid import small_plan
 
-from esupcon.experiments.spec import Row
-from esupcon.experiments.status import status_of
+from esupcon.experiments.plan import Row
 from esupcon.experiments.store import Store
 
 pytestmark = pytest.mark.reliability
@@ -25,14 +24,13 @@ import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[4:]
 from esupcon.experiments.grid import run_grid
-from esupcon.experiments.local import LocalExecutor
+from esupcon.experiments.executors import LocalExecutor
 from esupcon.experiments.store import Store
-from small_grid import small_rows, task_maker
+from small_grid import small_plan
 store = Store(sys.argv[2])
-store.create()
-rows = small_rows(Path(sys.argv[1]), n_seeds=3, epochs=40)
-standing = run_grid(rows, store, LocalExecutor(int(sys.argv[3])), task_maker(store), say=print)
-assert standing.is_complete, standing
+plan = small_plan(Path(sys.argv[1]), n_seeds=3, epochs=40)
+state = run_grid([plan], store, LocalExecutor(int(sys.argv[3])), log=print)
+assert state.is_complete, state
 """
 N_KILLS, N_KILLS_LONG = 2, 30
 N_RUNS = 6
@@ -56,7 +54,7 @@ def start(home: Path, store: Store, workers: int = 2) -> subprocess.Popen[str]:
 
 
 def planned(home: Path) -> list[Row]:
-    return small_rows(home, n_seeds=3, epochs=40)
+    return list(small_plan(home, n_seeds=3, epochs=40).rows)
 
 
 def workers_of(driver: subprocess.Popen[str]) -> list[int]:
@@ -106,18 +104,3 @@ def test_four_commands_on_one_store(tmp_path: Path) -> None:
         # A line for each epoch that was trained, by whoever trained it: more would mean that a run was done twice.
         assert len((store.run_folder(row.key) / "timing.jsonl").read_text().splitlines()) == 40
     assert not list((store.root / "work").iterdir())
-    assert not list((store.root / "locks").iterdir())
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"table": "a", "profile": "b", "rows": [{"key": "c"}]}'])
-def test_damaged_plan_is_named(tmp_path: Path, content: str) -> None:
-    store, rows = Store(tmp_path / "store"), planned(tmp_path)
-    store.create()
-    store.note_plan(rows, title="t", notes=[], extra={})
-    assert status_of(store)[0].n_runs == N_RUNS
-    plan = next((store.root / "plans").iterdir())
-    for damaged in (content, plan.read_text().replace('"epochs": 40', '"epochs": 41', 1)):
-        plan.write_text(damaged)
-        with pytest.raises(ValueError, match=str(plan)) as refusal:
-            status_of(store)
-        assert "\n" not in str(refusal.value)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from report_stores import HOSTILE, Filler, Left, note_plan, row, write_everything, write_run
 
-from esupcon.experiments.spec import Row
+from esupcon.experiments.plan import Row
 from esupcon.experiments.store import Store
 from esupcon.report import build
 

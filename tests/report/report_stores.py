@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from esupcon.experiments.spec import Row, RunSpec
-from esupcon.experiments.store import Store, write_spec
-from esupcon.files import write_sealed_json
-from esupcon.probability import Predictions
-from esupcon.spec import TrainSpec
+from esupcon.experiments.plan import Plan, Row
+from esupcon.experiments.store import Store
+from esupcon.probability import Predictions, paper_calibration
+from esupcon.spec import RunSpec, TrainSpec
+from stored_results import figures, make_result
 
 CLASSES = ("cat", "dog", "owl", "yak")
 METHODS = ("ce", "supcon_ce", "esupcon")
@@ -38,9 +39,23 @@ def row(
 ) -> Row:
     n_train = None if setting == "full" else 1 + zlib.crc32(setting.encode())  # settings differ, so must keys
     spec = RunSpec(
-        dataset=dataset, n_train=n_train, train=TrainSpec(method=method, seed=seed, **{**(grid or {}), **train})
+        source=dataset,
+        n_train=n_train,
+        train=TrainSpec(method=method, seed=seed, **{"threads": 1, **(grid or {}), **train}),
     )
-    return Row(table, profile, dataset, setting, method, seed, spec, reduced, grid or {}, paper, paper_ece)
+    return Row(
+        table=table,
+        profile=profile,
+        dataset=dataset,
+        setting=setting,
+        method=method,
+        seed=seed,
+        spec=spec,
+        reduced=reduced,
+        grid=dict(grid or {}),
+        paper_accuracy=paper,
+        paper_ece=paper_ece,
+    )
 
 
 @dataclass(frozen=True)
@@ -98,44 +113,37 @@ def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
             (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
     hits = logits.argmax(axis=1) == labels
     per_class = [
-        {"class": name, "n": int((labels == c).sum()), "accuracy": float(hits[labels == c].mean()) if c < n else None}
+        {"name": name, "n": int((labels == c).sum()), "accuracy": float(hits[labels == c].mean()) if c < n else None}
         for c, name in enumerate(left.classes)
     ]
-    test = None if left.accuracy is None else {"accuracy": left.accuracy, "n": n, "per_class": per_class}
-    write_sealed_json(
-        folder / "result.json",
-        {
-            "schema": 1,
-            "key": "of the engine",
-            "spec": one.spec.train.model_dump(),
-            "batch_size": left.batch_size,
-            "metrics": {
-                "test": test,
-                "held_out": None if left.held_out_accuracy is None else {"accuracy": left.held_out_accuracy},
-            },
-            "findings": list(left.findings),
-            "data": {"name": one.dataset, "classes": list(left.classes)},
-            "preparation": {"scenario": {"scarce_classes": None if left.scarce is None else list(left.scarce)}},
-            "provenance": {
-                "command": "esupcon reproduce",
-                "commit": "abc123",
-                "devices": 1,
-                "finished": "2026-01-02T03:04:05Z",
-                "peak_memory_bytes": left.peak,
-                "seconds": left.seconds + 1,
-                "train_seconds": left.seconds,
-                "versions": {"esupcon": "0.1.0", "torch": "2.13.0", "platform": "Linux"},
-                "taken_seconds": left.reused_seconds,
-            },
-        },
-    )
-    write_spec(folder, one.spec)
+    paper = None
+    if left.predictions:
+        with suppress(ValueError):
+            paper = paper_calibration(Predictions(logits, labels), n_resamples=1)
+    make_result(
+        one.spec,
+        test=None if left.accuracy is None else figures(left.accuracy, n, per_class),
+        held_out=None if left.held_out_accuracy is None else figures(left.held_out_accuracy),
+        paper=paper,
+        classes=left.classes,
+        scarce=left.scarce,
+        findings=left.findings,
+        batch_size=left.batch_size,
+        commit="abc123",
+        peak_memory_bytes=left.peak,
+        seconds=left.seconds + 1,
+        train_seconds=left.seconds,
+        reused_seconds=left.reused_seconds,
+        versions={"esupcon": "0.1.0", "torch": "2.13.0", "platform": "Linux"},
+    ).write(folder)
     return folder
 
 
 def note_plan(store: Store, rows: Sequence[Row], *, title: str = "", notes: Sequence[str] = (), **extra: Any) -> None:
-    content = {"baseline": "ce", "measure": "accuracy", "paper": "table 1", "command": ["esupcon", "reproduce", "full"]}
-    store.note_plan(rows, title=title or f"Title of {rows[0].table}", notes=notes, extra={**content, **extra})
+    about = {"title": title or f"Title of {rows[0].table}", "paper": "table 1", "notes": tuple(notes)}
+    command = extra.pop("command", "esupcon reproduce full")
+    plan = Plan(table=rows[0].table, profile=rows[0].profile, rows=tuple(rows), **{**about, **extra})
+    store.write_plan(plan, command)
 
 
 Filler = Callable[..., list[Row]]

@@ -9,32 +9,24 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from esupcon._console import count, duration, percent, progress_bar, usable_cores
+from esupcon._console import count, duration, progress_bar, usable_cores
 from esupcon._io import write_bytes
 from esupcon.cli import options
 from esupcon.cli.options import option
 from esupcon.cli.output import answer, answer_json, complain, note, table
 from esupcon.cli.stopping import MISTAKE, PARTIAL, Stopped, Stopper
-from esupcon.experiments.cost import Probe, first_stages_kept
-from esupcon.experiments.grid import Standing, name_of
-from esupcon.experiments.local import LocalExecutor
-from esupcon.experiments.plan import Choice, Plan, make_plan, read_field, read_seeds
-from esupcon.experiments.profile import read_profile
-from esupcon.experiments.reproduce import Request
-from esupcon.experiments.reproduce import reproduce as compute
-from esupcon.experiments.spec import Row
-from esupcon.experiments.status import TableStatus, status_of
+from esupcon.experiments.executors import Executor, LocalExecutor, RayExecutor
+from esupcon.experiments.grid import GridState, TableStatus, resolve, run_grid, shared_encoders
+from esupcon.experiments.grid import estimate as estimate_seconds
+from esupcon.experiments.grid import status as store_status
+from esupcon.experiments.plan import Plan, Row, make_plan, read_override, read_seeds, shipped
 from esupcon.experiments.store import Store
-from esupcon.experiments.table import shipped
 from esupcon.methods import METHODS
-
-if TYPE_CHECKING:
-    from esupcon.experiments.executor import Executor
 
 _WHAT, _WHERE = "What to run", "Where to run"
 _MAX_ROWS = 40
@@ -75,6 +67,10 @@ def reproduce(
         ),
     ] = None,
     keep_models: Annotated[bool, option("Also keep every trained model.", _WHERE, "--keep-models")] = False,
+    allow_code: Annotated[bool, option("Run the Python modules that a table names.", _WHERE, "--allow-code")] = False,
+    recompute: Annotated[
+        bool, option("Repeat stored runs of another version of torch.", _WHERE, "--recompute")
+    ] = False,
     dry_run: Annotated[bool, option("List the runs and exit.", None, "--dry-run")] = False,
     estimate: Annotated[bool, option("With --dry-run: time of each run on this machine.", None, "--estimate")] = False,
     as_json: options.Json = False,
@@ -83,23 +79,29 @@ def reproduce(
 
     Finished runs are skipped and started ones continue from their checkpoint. Several commands may share a store.
     """
-    choice = Choice(
-        datasets=_split(dataset),
-        settings=tuple(setting or ()),
-        methods=_split(method),
-        seeds=read_seeds(seeds) if seeds else (),
-        fields=dict(read_field(text) for text in overrides or ()),
-    )
-    scale = read_profile(profile)
-    plans = tuple(make_plan(name, scale, choice) for name in tables)
+    plans = [
+        make_plan(
+            name,
+            profile,
+            datasets=_split(dataset),
+            settings=setting or (),
+            methods=_split(method),
+            seeds=read_seeds(seeds) if seeds else (),
+            overrides=dict(read_override(text) for text in overrides or ()),
+            allow_code=allow_code,
+            dry_run=dry_run or estimate,
+        )
+        for name in tables
+    ]
     if dry_run or estimate:
-        _list(plans, Store(store), estimate, workers, as_json)
+        _list(resolve(plans, data_dir, download=False)[0], Store(store), estimate, workers, as_json)
         return
-    state = _run(plans, Store(store), _executor(workers, ray, cpus, gpus), data_dir=data_dir, keep_models=keep_models)
+    executor = _executor(workers, ray, cpus, gpus)
+    state = _run(plans, Store(store), executor, data_dir=data_dir, keep_models=keep_models, recompute=recompute)
     accuracies = {key: Store(store).read(key).accuracy for key in state.done_keys}
     if as_json:
         runs = [
-            {**row.as_dict(), "accuracy": accuracies.get(key), "error": state.failed.get(key)}
+            {**row.model_dump(mode="json"), "accuracy": accuracies.get(key), "error": state.failed.get(key)}
             for key, row in state.rows.items()
         ]
         answer_json({"store": str(store), "runs": runs})
@@ -107,7 +109,7 @@ def reproduce(
         answer(_means(state.rows.values(), accuracies))
         for reason, n in Counter(state.failed.values()).items():
             first = next(key for key, error in state.failed.items() if error == reason)
-            complain(f"failed: {name_of(state.rows[first])}{f' and {n - 1} more' if n > 1 else ''}: {reason}")
+            complain(f"failed: {state.rows[first].name}{f' and {n - 1} more' if n > 1 else ''}: {reason}")
         answer(
             f"{state.n_done} of {count(len(state.rows), 'run')} are in {store}.\n"
             f"Next:  {shlex.join(['esupcon', 'report', str(store), '--out', 'report.html'])}"
@@ -123,45 +125,33 @@ def _split(given: list[str] | None) -> tuple[str, ...]:
 
 def _executor(workers: int | None, ray: str | None, cpus: float, gpus: float) -> Executor:
     if ray is not None:
-        from esupcon.experiments.on_ray import RayExecutor  # noqa: PLC0415 - an extra, and slow to import
-
         return RayExecutor(ray, cpus=cpus, gpus=gpus)
     import torch  # noqa: PLC0415 - slow to import
 
     return LocalExecutor(workers, n_gpus=torch.cuda.device_count())
 
 
-def _run(
-    plans: tuple[Plan, ...], store: Store, executor: Executor, *, data_dir: str | None = None, keep_models: bool
-) -> Standing:
+def _run(plans: Sequence[Plan], store: Store, executor: Executor, **settings: Any) -> GridState:
     """Compute what is missing, with a line per finished run. Exit if a signal asks for it."""
-    command = ["esupcon", *sys.argv[1:]]
-    request = Request(plans, store, data_dir, keep_models, command)
+    command = shlex.join(["esupcon", *sys.argv[1:]])
     shown = 0
     stopper = Stopper()
     try:
-        with stopper, progress_bar("runs", len({row.key for row in request.rows})) as advance:
+        with stopper, progress_bar("runs", sum(len(plan.rows) for plan in plans)) as advance:
 
-            def watch(state: Standing) -> None:
+            def watch(state: GridState) -> None:
                 nonlocal shown
-                if not shown and state.stored:
-                    note(f"{len(state.stored)} of {count(len(state.rows), 'run')} are already stored.")
-                for key in state.finished[max(0, shown - len(state.stored)) :]:
-                    number = len(state.stored) + state.finished.index(key) + 1
-                    accuracy = percent(store.read(key).accuracy)
-                    note(f"{number}/{len(state.rows)}  {name_of(state.rows[key])}: {accuracy}")
                 advance(state.n_done - shown)
                 shown = state.n_done
 
-            local = isinstance(executor, LocalExecutor)
-            state = compute(request, executor, data_are_here=local, should_stop=stopper, watch=watch, say=note)
-            watch(state)
+            return run_grid(
+                plans, store, executor, command=command, should_stop=stopper, watch=watch, log=note, **settings
+            )
     except Stopped:
         if stopper.signal is None:
             raise
-        complain(f"stopped with {shown} runs done. To continue: {shlex.join(command)}")
+        complain(f"stopped with {shown} runs done. To continue: {command}")
         raise typer.Exit(stopper.exit_code) from None
-    return state
 
 
 def _means(rows: Iterable[Row], accuracies: dict[str, float | None]) -> Table:
@@ -188,22 +178,33 @@ def _spread(shares: Sequence[float]) -> str:
     return f"{100 * statistics.fmean(shares):.1f}{deviation} (n={len(shares)})"
 
 
-def _list(plans: tuple[Plan, ...], store: Store, estimate: bool, workers: int | None, as_json: bool) -> None:
+def _list(plans: Sequence[Plan], store: Store, estimate: bool, workers: int | None, as_json: bool) -> None:
     slots = workers or usable_cores()
-    probe = Probe(max(1, usable_cores() // slots)) if estimate else None
     entries = []
     for plan in plans:
-        kept = first_stages_kept([row.spec for row in plan.rows])
-        for row, is_kept in zip(plan.rows, kept, strict=True):
-            entry = {**row.as_dict(), "stored": store.is_done(row.key)}
-            if probe is not None:
-                shares = is_kept and plan.table.measure != "cost"
-                entry["estimated_seconds"] = probe.seconds(row.spec, first_stage_is_kept=shares)
+        share = plan.measure != "cost"
+        shared = shared_encoders(plan.rows) if share else {}
+        seconds = estimate_seconds(plan.rows, measure=True, share=share) if estimate else {}
+        for row in plan.rows:
+            entry = {**row.model_dump(mode="json"), "stored": store.is_done(row.key)}
+            entry["encoder_of"] = shared[row.key].key if row.key in shared else None
+            if estimate:
+                entry["estimated_seconds"] = seconds[row.key]
             entries.append(entry)
     if as_json:
         answer_json(entries)
         return
-    columns = ["key", "table", "dataset", "setting", "method", "seed", "paper, %", *(["time"] if estimate else [])]
+    columns = [
+        "key",
+        "table",
+        "dataset",
+        "setting",
+        "method",
+        "seed",
+        "paper, %",
+        "encoder of",
+        *(["time"] if estimate else []),
+    ]
     answer(table(columns, [_listed(entry, estimate) for entry in entries[:_MAX_ROWS]]))
     if len(entries) > _MAX_ROWS:
         note(f"and {len(entries) - _MAX_ROWS} more; --json lists all of them.")
@@ -220,7 +221,7 @@ def _list(plans: tuple[Plan, ...], store: Store, estimate: bool, workers: int | 
 def _listed(entry: dict[str, Any], estimate: bool) -> list[str]:
     paper = entry["paper_accuracy"]
     cells = [str(entry[name]) for name in ("key", "table", "dataset", "setting", "method", "seed")]
-    cells.append("–" if paper is None else f"{paper:.2f}")
+    cells += ["–" if paper is None else f"{paper:.2f}", entry["encoder_of"] or ""]
     if estimate:
         seconds = entry["estimated_seconds"]
         cells.append("done" if entry["stored"] else "unknown" if seconds is None else duration(seconds))
@@ -233,9 +234,11 @@ def status(
 ) -> None:
     """Show which runs of a store are done, running, failed or open, and how long the rest takes."""
     _require(store)
-    found = status_of(Store(store))
+    found, problems = store_status(Store(store))
+    for line in problems:
+        complain(line)
     if as_json:
-        answer_json([one.as_dict() for one in found])
+        answer_json([{**one.model_dump(), "n_runs": one.n_runs, **one.counts} for one in found])
         return
     columns = ["table", "profile", "done", "running", "failed", "open", "time left, one at a time"]
     answer(table(columns, [_status_row(one) for one in found]))
@@ -247,7 +250,7 @@ def status(
 
 
 def _status_row(one: TableStatus) -> list[str]:
-    counts: dict[str, Any] = one.counts
+    counts = one.counts
     left = "–" if one.n_left == 0 else "unknown" if one.seconds_left is None else f"about {duration(one.seconds_left)}"
     done, waiting = f"{counts['done']} of {one.n_runs}", str(counts["open"] + counts["begun"])
     return [one.table, one.profile, done, str(counts["running"]), str(counts["failed"]), waiting, left]
@@ -318,7 +321,7 @@ def demo(
     from esupcon.report import build  # noqa: PLC0415 - slow to import
 
     started = time.monotonic()
-    plan = make_plan(_DEMO[0], read_profile(_DEMO[1]), Choice(fields=_DEMO_OVERRIDES))
+    plan = make_plan(*_DEMO, overrides=_DEMO_OVERRIDES)
     first = plan.rows[0].spec
     methods = list(dict.fromkeys(row.method for row in plan.rows))
     note(
@@ -326,23 +329,23 @@ def demo(
         f"{len(methods)} methods x {len(plan.rows) // len(methods)} seeds, equal settings except the method."
     )
     store = Store(out)
-    state = _run((plan,), store, LocalExecutor(), keep_models=True)
+    state = _run([plan], store, LocalExecutor(), keep_models=True)
     if state.failed:
         raise ValueError(f"{len(state.failed)} of the runs failed: {next(iter(state.failed.values()))}")
     written = build(out, out / "report.html", command=shlex.join(["esupcon", *sys.argv[1:]]))
-    tests = {row.key: store.read(row.key).result["metrics"]["test"] for row in plan.rows}
+    tests: dict[str, Any] = {row.key: store.read(row.key).result.metrics.test for row in state.rows.values()}
     lines = []
     for method in methods:
-        rows = [row for row in plan.rows if row.method == method]
-        base = {row.seed: tests[row.key]["accuracy"] for row in plan.rows if row.method == "ce"}
-        gains = [tests[row.key]["accuracy"] - base[row.seed] for row in rows]
+        rows = [row for row in state.rows.values() if row.method == method]
+        base = {row.seed: tests[row.key].accuracy for row in state.rows.values() if row.method == "ce"}
+        gains = [tests[row.key].accuracy - base[row.seed] for row in rows]
         lines.append(
             {
                 "method": method,
-                "n_test": tests[rows[0].key]["n"],
-                "accuracies": [tests[row.key]["accuracy"] for row in rows],
+                "n_test": tests[rows[0].key].n,
+                "accuracies": [tests[row.key].accuracy for row in rows],
                 "gains_over_ce": gains,
-                "eces": [tests[row.key]["ece"] for row in rows],
+                "eces": [tests[row.key].ece for row in rows],
             }
         )
     if as_json:
@@ -350,8 +353,8 @@ def demo(
         return
     answer(f"On {lines[0]['n_test']:,} test digits with correct labels, mean ± standard deviation over seeds:")
     answer(table(["method", "accuracy, %", "gain over CE", "ECE, %"], [_demo_row(line) for line in lines]))
-    note(f"{time.monotonic() - started:.0f} s. {plan.table.notes[0]}")
-    last = next(row.key for row in plan.rows if row.method == methods[-1])
+    note(f"{time.monotonic() - started:.0f} s. {plan.notes[0]}")
+    last = next(row.key for row in state.rows.values() if row.method == methods[-1])
     answer(
         f"Report:  {written.absolute()}\n"
         f"Next:    esupcon evaluate {store.run_folder(last)} digits\n"

@@ -1,4 +1,4 @@
-"""The paper's tables, and any other grid of runs, as data: planned, executed and stored under each run's own key.
+"""Grids of runs: plan them from tables, compute what is missing, keep the results.
 
-Nothing is imported here, so that listing a table needs no torch.
+`plan` and `store` need no torch, so planning and reporting start at once.
 """

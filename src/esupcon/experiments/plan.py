@@ -1,204 +1,444 @@
-"""From a table and a profile to the runs that fill it."""
+"""Tables and profiles as data, and the runs that they describe. Nothing here reads data or imports torch.
+
+The settings of a run come from four places; the later one wins: the table, the profile, the column (or the point of
+the table's grid), and what the caller overrides (`--set`).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import math
+import re
+import sys
+import tomllib
+import types
+from collections.abc import Collection, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from esupcon.engine.spec import TrainSpec
-from esupcon.experiments.modules import Module, read_modules, run_modules
-from esupcon.experiments.profile import OfTable, Profile
-from esupcon.experiments.spec import DATA_OPTIONS, SCENARIO_FIELDS, Row, RunSpec
-from esupcon.experiments.table import Column, Table, parsed, read_table
+from esupcon._io import first_error, one_line
+from esupcon.data import DataOptions
 from esupcon.methods import METHODS
+from esupcon.spec import RunSpec, TrainSpec
 
-_RUN_FIELDS = (*SCENARIO_FIELDS, "validation_fraction")
+MAX_RUNS = 100_000
+_MAX_FILE_BYTES = 10_000_000
+_SCENARIO = ("n_train", "imbalance_rate", "noise_rate", "noise_kind")
+_RUN_SETTINGS = (*_SCENARIO, "validation_fraction")
+_DATA_SETTINGS = tuple(name for name, field in DataOptions.model_fields.items() if not field.exclude)
+# What the plan decides for each run, and the option of `esupcon reproduce` that narrows it.
+_DECIDED = {"method": "--method", "seed": "--seeds", "source": "--dataset", "dataset": "--dataset"}
 
-
-@dataclass(frozen=True)
-class Choice:
-    """What of a table is wanted, and what of it is to be different. Empty means all, or as the profile has it."""
-
-    datasets: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
-    fields: Mapping[str, Any] | None = None
+Model = TypeVar("Model", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Every run of a table under a profile, and the modules that they need."""
-
-    table: Table
-    profile: Profile
-    rows: tuple[Row, ...]
-    modules: tuple[Module, ...]
+def _file_name(value: str) -> str:
+    if not re.fullmatch(r"\w[\w .+-]{0,63}", value):
+        raise ValueError(f"must be 1 to 64 letters, digits or ' .+-_', since files are named after it; got {value!r}")
+    return value
 
 
-def make_plan(table_name: str, profile: Profile, choice: Choice | None = None) -> Plan:
-    """Every run of a table under a profile. No data are read."""
-    wanted = choice or Choice()
-    table, path = read_table(table_name)
-    modules = read_modules(table.modules, path)
-    run_modules(modules)
-    change = profile.table.get(table.name) or OfTable.model_validate({})
-    columns = _narrowed(_columns(table, change), wanted)
-    methods = _methods(table, change, wanted)
-    seeds = wanted.seeds or tuple(range(change.seeds or profile.seeds))
-    rows = tuple(
-        _row(table, profile, change, column, method, seed, point, wanted.fields or {}, modules)
-        for column in columns
-        for point in _points(change.grid or table.grid)
-        for method in methods
-        for seed in seeds
-    )
-    return Plan(table, profile, rows, modules)
+Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+Name = Annotated[str, AfterValidator(_file_name)]
+Settings = dict[str, Any]
+Number = Annotated[int, Field(gt=-(2**63), lt=2**63)]  # JSON also knows integers that no float can hold
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """A column as the profile has it, with what makes it smaller than the paper's."""
-
-    column: Column
-    reduced: str | None = None
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def _columns(table: Table, change: OfTable) -> list[_Placed]:
-    if not change.columns:
-        return [_Placed(column) for column in table.columns]
-    known = {(column.dataset, column.setting): column for column in table.columns}
-    made = []
-    for entry in change.columns:
-        original = known.get((entry.get("dataset", ""), entry.get("setting", "full")))
-        content = {**(original.model_dump() if original else {}), **entry}
-        column = parsed(Column, content, f"a column of {table.name} in the profile")
-        smaller = original is not None and column.n_train != original.n_train and column.n_train is not None
-        made.append(_Placed(column, f"{column.n_train:,} samples" if smaller else None))
-    return made
+# --- Tables and profiles ---------------------------------------------------------------------------------------------
 
 
-def _narrowed(columns: list[_Placed], choice: Choice) -> list[_Placed]:
-    for wanted, attribute, word in ((choice.datasets, "dataset", "data set"), (choice.settings, "setting", "setting")):
-        present = list(dict.fromkeys(getattr(placed.column, attribute) for placed in columns))
-        _refuse_unknown(wanted, present, word)
-        if wanted:
-            columns = [placed for placed in columns if getattr(placed.column, attribute) in wanted]
+class Column(_Record):
+    """One setting of one data set. `setting` is its title in the table; by default it lists the scenario."""
+
+    dataset: str = Field(min_length=1)
+    setting: str = ""
+    n_train: int | None = Field(None, ge=1)
+    imbalance_rate: float | None = Field(None, gt=0, le=1)
+    noise_rate: float | None = Field(None, ge=0, le=1)
+    noise_kind: str | None = None
+    train: Settings = {}
+    paper_accuracy: dict[str, float] = Field({}, description="per cent, by method")
+    paper_ece: dict[str, float] = Field({}, description="a share, by method")
+
+    @property
+    def scenario(self) -> Settings:
+        """The fields of the scenario that this column sets."""
+        return {name: value for name in _SCENARIO if (value := getattr(self, name)) is not None}
+
+    @model_validator(mode="after")
+    def _default_setting(self) -> Column:
+        if not self.setting:
+            object.__setattr__(self, "setting", _listing(self.scenario) or "full")
+        return self
+
+
+class Table(_Record):
+    """A table of results: its columns, its methods, and what the paper printed in it.
+
+    `grid` lists values of training settings: every column is run at every combination of them. `modules` are Python
+    files beside the table that register methods, losses and data sets.
+    """
+
+    name: Name
+    title: str
+    paper: str = ""
+    measure: Literal["accuracy", "held_out", "ece", "cost"] = "accuracy"
+    baseline: str = "ce"
+    methods: Words = tuple(METHODS)
+    modules: Words = ()
+    notes: Words = ()
+    train: Settings = {}
+    grid: dict[str, list[Any]] = {}
+    columns: tuple[Column, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_columns_and_grid(self) -> Table:
+        places = [(column.dataset, column.setting) for column in self.columns]
+        double = next((place for place in places if places.count(place) > 1), None)
+        if double is not None:
+            raise ValueError(f"two columns are called {' '.join(double)}; give each its own setting")
+        empty = next((axis for axis, values in self.grid.items() if not values), None)
+        if empty is not None:
+            raise ValueError(f"the axis {empty} of the grid has no values")
+        return self
+
+
+class TableChange(_Record):
+    """What a profile changes in one table.
+
+    An entry of `columns` that names a column of the table (data set and setting) replaces the fields that it gives;
+    any other entry is a new column. Without `columns` all columns of the table are run.
+    """
+
+    columns: tuple[dict[str, Any], ...] = ()
+    methods: Words = ()
+    seeds: int | None = Field(default=None, ge=1, le=MAX_RUNS)
+    train: Settings = {}
+    grid: dict[str, list[Any]] = {}
+
+
+class Profile(_Record):
+    """The scale on which tables are run: settings for all runs (`train`), for a method, and for a table."""
+
+    name: Name
+    title: str
+    notes: Words = ()
+    seeds: int = Field(1, ge=1, le=MAX_RUNS)
+    validation_fraction: float = Field(0.0, ge=0, lt=1)
+    train: Settings = {}
+    method: dict[str, Settings] = {}
+    table: dict[str, TableChange] = {}
+
+
+def shipped(kind: Literal["tables", "profiles"]) -> tuple[str, ...]:
+    """Return the names of the tables or profiles that come with the package."""
+    folder = resources.files("esupcon.experiments").joinpath(kind)
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+def read_table(name: str) -> tuple[Table, Path | None]:
+    """Return a shipped table by its name, or a table file by its path, with that path."""
+    return _read_toml(Table, "tables", name)
+
+
+def read_profile(name: str) -> Profile:
+    """Return a shipped profile by its name, or a profile file by its path."""
+    return _read_toml(Profile, "profiles", name)[0]
+
+
+def _read_toml(kind: type[Model], folder: Literal["tables", "profiles"], name: str) -> tuple[Model, Path | None]:
+    path, word = Path(name), folder.removesuffix("s")
+    is_shipped = name in shipped(folder)
+    if not is_shipped and not path.is_file():
+        raise FileNotFoundError(
+            f"{name!r} is neither a shipped {word} ({', '.join(shipped(folder))}) nor a file. Check the name."
+        )
+    source = resources.files("esupcon.experiments").joinpath(folder, f"{name}.toml") if is_shipped else path
+    try:
+        content = tomllib.loads(source.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} must be TOML; it is not: {one_line(error)}. Fix the file.") from None
+    return _validated(kind, {"name": path.stem, **content}, f"{word} {name}"), None if is_shipped else path
+
+
+def _validated(kind: type[Model], content: Mapping[str, Any], what: str) -> Model:
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(f"{what}: {first_error(error)}. Fix the file.") from None
+
+
+# --- Plugins: Python files that a table names ------------------------------------------------------------------------
+
+
+class Plugin(_Record):
+    """A Python file that registers methods, losses or data sets. Its text is sent to every worker with the run."""
+
+    name: str
+    path: str
+    text: str
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the text, which is part of the key of each run: another text is another run."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def execute(self) -> None:
+        """Run the code once in this process."""
+        name = f"esupcon_plugin_{self.sha256[:12]}"
+        if name in sys.modules:
+            return
+        module = types.ModuleType(name)
+        module.__file__ = self.path
+        sys.modules[name] = module
+        try:
+            exec(compile(self.text, self.path, "exec"), module.__dict__)
+        except Exception as error:
+            del sys.modules[name]
+            raise ValueError(f"{self.path}: {type(error).__name__}: {error}. Fix the module.") from error
+
+
+def _read_plugins(table: Table, path: Path | None) -> tuple[Plugin, ...]:
+    folder = (path or Path()).parent
+    plugins = []
+    for name in table.modules:
+        file = folder / name
+        if file.suffix != ".py" or not file.is_file() or file.stat().st_size > _MAX_FILE_BYTES:
+            raise FileNotFoundError(f"table {table.name} names the module {name}; {file} is not a Python file.")
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"table {table.name} names the module {name}, which lies outside its folder. Move it there."
+            )
+        plugins.append(Plugin(name=file.stem, path=str(file), text=file.read_text(encoding="utf-8")))
+    return tuple(plugins)
+
+
+# --- Plans -----------------------------------------------------------------------------------------------------------
+
+
+class Row(_Record):
+    """A run in its place: the cell of a table that it fills, and what the paper printed there."""
+
+    key: str = ""
+    table: Name
+    profile: Name
+    dataset: str
+    setting: str
+    method: str
+    seed: int = Field(ge=0, lt=2**63)
+    spec: Annotated[RunSpec, BeforeValidator(lambda value: RunSpec.read(value) if isinstance(value, dict) else value)]
+    reduced: str | None = Field(None, description="how the profile makes the paper's setting smaller")
+    grid: dict[str, bool | Number | float | str | None] = Field({}, description="position in the table's grid")
+    paper_accuracy: float | None = Field(None, description="per cent")
+    paper_ece: float | None = Field(None, description="a share")
+
+    @model_validator(mode="after")
+    def _check_key(self) -> Row:
+        if self.key not in ("", self.spec.key):
+            raise ValueError(f"the run {self.key} has the settings of {self.spec.key}")
+        object.__setattr__(self, "key", self.spec.key)
+        return self
+
+    @property
+    def name(self) -> str:
+        """The run in words, for messages."""
+        return f"{self.method} on {self.dataset}, {self.setting}, seed {self.seed}"
+
+    def with_spec(self, spec: RunSpec) -> Row:
+        """Return the same cell with another specification."""
+        return self.model_copy(update={"spec": spec, "key": spec.key})
+
+
+class Plan(_Record):
+    """Every run of a table under a profile. The store keeps it as one JSON file."""
+
+    table: Name
+    profile: Name
+    title: str
+    notes: tuple[str, ...] = ()
+    paper: str = ""
+    measure: str = "accuracy"
+    baseline: str = "ce"
+    command: str = ""
+    asked: str = Field(default="", description="when it was planned, as UTC in ISO 8601")
+    rows: tuple[Row, ...] = Field(min_length=1, max_length=MAX_RUNS)
+    plugins: tuple[Plugin, ...] = Field((), exclude=True)
+
+
+def make_plan(
+    table: str,
+    profile: str | Profile = "cpu",
+    *,
+    datasets: Collection[str] = (),
+    settings: Collection[str] = (),
+    methods: Collection[str] = (),
+    seeds: Sequence[int] = (),
+    overrides: Mapping[str, Any] | None = None,
+    allow_code: bool = False,
+    dry_run: bool = False,
+) -> Plan:
+    """Return every run of a table under a profile, or only those of the given data sets, settings, methods and seeds.
+
+    `overrides` replace settings of every run. The modules of a table are executed if `allow_code` is true, and never
+    if `dry_run` is.
+    """
+    about, path = read_table(table)
+    scale = read_profile(profile) if isinstance(profile, str) else profile
+    plugins = _read_plugins(about, path)
+    if plugins and not dry_run:
+        if not allow_code:
+            names = ", ".join(plugin.path for plugin in plugins)
+            raise ValueError(f"table {about.name} runs Python code: {names}. Read it, then pass --allow-code.")
+        for plugin in plugins:
+            plugin.execute()
+    change = scale.table.get(about.name, TableChange())
+    columns = _columns(about, change)
+    datasets = _choose(datasets, [column.dataset for column in columns], "data set")
+    settings = _choose(settings, [column.setting for column in columns], "setting")
+    columns = [column for column in columns if column.dataset in datasets and column.setting in settings]
     if not columns:
-        raise ValueError("no column has both that data set and that setting. See --dry-run for what there is.")
-    return columns
+        raise ValueError("no column has both that data set and that setting. --dry-run lists the columns.")
+    usual = change.methods or about.methods
+    if not (plugins and dry_run):  # a module that is not executed may register methods
+        _choose(usual, METHODS, f"table {about.name}: method")
+        _choose(methods, METHODS, "method")
+    # In the table's order; a method that the table leaves out may be wanted, too.
+    chosen = tuple(dict.fromkeys([*(one for one in usual if not methods or one in methods), *methods]))
+    grid, chosen_seeds = change.grid or about.grid, tuple(seeds) or tuple(range(change.seeds or scale.seeds))
+    _check_overrides(overrides or {}, grid, columns)
+    n_runs = math.prod(map(len, grid.values())) * len(columns) * len(chosen) * len(chosen_seeds)
+    if n_runs > MAX_RUNS:
+        raise ValueError(f"table {about.name} has {n_runs:,} runs; at most {MAX_RUNS:,} can be planned. Choose a part.")
+    rows = []
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    for column, point, method, seed in itertools.product(columns, points, chosen, chosen_seeds):
+        layers = (
+            {"threads": 1, "validation_fraction": scale.validation_fraction},
+            about.train,
+            {**scale.train, **scale.method.get(method, {}), **change.train},
+            {**column.scenario, **column.train, **point},
+            overrides or {},
+            {"method": method, "seed": seed},
+        )
+        what = f"table {about.name}, profile {scale.name}"
+        spec = _spec(column.dataset, {name: value for layer in layers for name, value in layer.items()}, plugins, what)
+        words = [column.setting if not point or column.setting != "full" else "", _listing(point)]
+        rows.append(
+            Row(
+                table=about.name,
+                profile=scale.name,
+                dataset=column.dataset,
+                setting=", ".join(word for word in words if word),
+                method=method,
+                seed=seed,
+                spec=spec,
+                reduced=_reduced(about, column, spec),
+                grid=point,
+                paper_accuracy=column.paper_accuracy.get(method),
+                paper_ece=column.paper_ece.get(method),
+            )
+        )
+    return Plan(
+        table=about.name,
+        profile=scale.name,
+        notes=(*about.notes, *scale.notes),
+        rows=tuple(rows),
+        plugins=plugins,
+        **about.model_dump(include={"title", "paper", "measure", "baseline"}),
+    )
 
 
-def _methods(table: Table, change: OfTable, choice: Choice) -> tuple[str, ...]:
-    """Those asked for, in the table's order; a known method that the table leaves out may be asked for too."""
-    usual = change.methods or table.methods
-    _refuse_unknown(usual, list(METHODS), f"table {table.name}: a method")
-    _refuse_unknown(choice.methods, list(METHODS), "method")
-    if not choice.methods:
-        return usual
-    return tuple(dict.fromkeys([*(m for m in usual if m in choice.methods), *choice.methods]))
+def _columns(table: Table, change: TableChange) -> list[Column]:
+    known = {(column.dataset, column.setting): column.model_dump() for column in table.columns}
+    columns = []
+    for entry in change.columns:
+        original = known.get((entry.get("dataset", ""), entry.get("setting", "full")), {})
+        columns.append(_validated(Column, {**original, **entry}, f"a column of {table.name} in the profile"))
+    return columns or list(table.columns)
 
 
-def _refuse_unknown(wanted: Iterable[str], known: Sequence[str], word: str) -> None:
+def _choose(wanted: Collection[str], known: Collection[str], word: str) -> Collection[str]:
+    """Return what is wanted, by default all; raise if something is not known."""
     unknown = [one for one in wanted if one not in known]
     if unknown:
-        raise ValueError(f"{word} must be among {', '.join(known)}; got {', '.join(unknown)}.")
+        raise ValueError(f"{word} must be among {', '.join(dict.fromkeys(known))}; got {', '.join(unknown)}.")
+    return wanted or known
 
 
-def _points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+def _check_overrides(overrides: Mapping[str, Any], grid: Mapping[str, Any], columns: Sequence[Column]) -> None:
+    """Refuse a setting that would be ignored, or that would make runs differ from the title of their cell."""
+    for name in overrides:
+        if name in _DECIDED:
+            raise ValueError(f"{name} cannot be set: the plan decides it for each run. Use {_DECIDED[name]}.")
+        if name in grid:
+            raise ValueError(f"{name} cannot be set: the table is run at several values of it ({grid[name]}).")
+        if name != "n_train" and len({column.scenario.get(name) for column in columns if name in _SCENARIO}) > 1:
+            raise ValueError(
+                f"{name} cannot be set: the columns of the table differ in it. Use --setting to choose one."
+            )
 
 
-def _row(
-    table: Table,
-    profile: Profile,
-    change: OfTable,
-    placed: _Placed,
-    method: str,
-    seed: int,
-    point: Mapping[str, Any],
-    fields: Mapping[str, Any],
-    modules: Sequence[Module],
-) -> Row:
-    column = placed.column
-    settings: dict[str, Any] = {"validation_fraction": profile.validation_fraction}
-    settings |= {name: getattr(column, name) for name in SCENARIO_FIELDS if getattr(column, name) is not None}
-    # From the general to the particular: the later wins.
-    for layer in (
-        table.train,
-        profile.train,
-        profile.dataset.get(column.dataset, {}),
-        profile.method.get(method, {}),
-        change.train,
-        column.train,
-        column.data,
-        point,
-        fields,
-    ):
-        settings |= layer
-    settings |= {"method": method, "seed": seed}
-    spec = _spec(column.dataset, settings, modules, f"table {table.name}, profile {profile.name}")
-    at = ", ".join(f"{axis}={value}" for axis, value in point.items())
-    return Row(
-        table=table.name,
-        profile=profile.name,
-        dataset=column.dataset,
-        setting=", ".join(
-            word for word in (column.setting if at == "" or column.setting != "full" else "", at) if word
-        ),
-        method=method,
-        seed=seed,
-        spec=spec,
-        reduced=placed.reduced,
-        grid=dict(point),
-        paper_accuracy=column.paper_accuracy.get(method),
-        paper_ece=column.paper_ece.get(method),
-    )
+def _listing(settings: Settings) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def _spec(dataset: str, settings: Mapping[str, Any], modules: Sequence[Module], what: str) -> RunSpec:
-    content: dict[str, Any] = {"dataset": dataset, "data": {}, "train": {}}
-    content["modules"] = {module.name: module.sha256 for module in modules}
+def _reduced(table: Table, column: Column, spec: RunSpec) -> str | None:
+    """Return how a run has fewer samples than the paper's column, if it has."""
+    place = (column.dataset, column.setting)
+    original = next((one for one in table.columns if (one.dataset, one.setting) == place), None)
+    changed = original is not None and spec.n_train not in (None, original.n_train)
+    return f"{spec.n_train:,} samples" if changed else None
+
+
+def _spec(source: str, settings: Settings, plugins: Sequence[Plugin], what: str) -> RunSpec:
+    run: Settings = {"source": source, "plugins": {plugin.name: plugin.sha256 for plugin in plugins}}
+    run["data"], run["train"] = {}, {}
     for name, value in settings.items():
-        if name in _RUN_FIELDS:
-            content[name] = value
-        elif name in DATA_OPTIONS:
-            content["data"][name] = value
+        if name in _RUN_SETTINGS:
+            run[name] = value
+        elif name in _DATA_SETTINGS:
+            run["data"][name] = value
         elif name in TrainSpec.model_fields:
-            content["train"][name] = value
+            run["train"][name] = value
         else:
-            known = (*TrainSpec.model_fields, *_RUN_FIELDS, *DATA_OPTIONS)
-            raise ValueError(f"{what}: {name!r} is no setting of a run. There are {', '.join(known)}.")
+            known = ", ".join(sorted({*TrainSpec.model_fields, *_RUN_SETTINGS, *_DATA_SETTINGS} - set(_DECIDED)))
+            raise ValueError(f"{what}: unknown setting {name!r}; choose from {known}.")
     try:
-        return RunSpec.model_validate(content)
+        return RunSpec.read(run)  # methods are checked before; those of a module that is not executed are unknown
     except ValidationError as error:
-        first = error.errors()[0]
-        message = str(first["msg"]).removeprefix("Value error, ")
-        raise ValueError(f"{what}: {first['loc'][-1]}: {message}; got {first['input']!r}.") from None
+        raise ValueError(f"{what}: {first_error(error, show_input=True)}.") from None
 
 
-def read_field(text: str) -> tuple[str, Any]:
-    """`name=value` from the command line; a value is read as JSON where it is some, else as it stands."""
+# --- Words of the command line ---------------------------------------------------------------------------------------
+
+
+def read_override(text: str) -> tuple[str, Any]:
+    """Return the name and value of `name=value`; the value is read as JSON if possible, else as text."""
     name, sign, value = text.partition("=")
-    if not sign or not name:
+    if not sign or not name.strip():
         raise ValueError(f"a setting is written name=value, as in epochs=10; got {text!r}.")
     try:
         return name.strip().replace("-", "_"), json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name.strip().replace("-", "_"), value
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
-    """`3`: the seeds 0, 1 and 2; `4,7`: those."""
+    """Return the seeds of `3` (0, 1 and 2) or `4,7` (these)."""
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         numbers = []
-    if not numbers or min(numbers) < 0 or (len(numbers) == 1 and "," not in text and numbers[0] < 1):
-        raise ValueError(f"seeds must be how many (3) or which (0,4,7); got {text!r}.")
-    return tuple(numbers) if "," in text else tuple(range(numbers[0]))
+    is_count = len(numbers) == 1 and "," not in text
+    if not numbers or min(numbers) < int(is_count) or (is_count and numbers[0] > MAX_RUNS):
+        raise ValueError(f"seeds must be a number of seeds (3) or a list (0,4,7); got {text!r}.")
+    return tuple(range(numbers[0])) if is_count else tuple(numbers)

@@ -1,78 +1,134 @@
-"""Where runs are kept: one folder a key, whole or absent.
+"""Finished runs on disk: a store folder that several processes fill, or a published study in one file. No torch.
 
-    runs/KEY/      a finished run: spec.json, result.json, history.jsonl, timing.jsonl, predictions.npz, held_out.npz,
-                   embedding.npz, and model/ where models are kept
-    work/KEY/      a run that was begun: its checkpoints
-    stages/KEY.pt  a first stage that runs of several methods share, until the last of them has it
-    failed/KEY.json   what went wrong the last time
-    plans/*.json   which runs were asked for, and by which command
-    locks/         held by whoever computes a run, until that process ends
+A store folder holds
 
-A finished run comes into `runs` by one rename, so that no reader ever sees half of one.
+    runs/KEY/         finished runs: result.json, history.jsonl, timing.jsonl, predictions.npz, held_out.npz,
+                      embedding.npz, and model/ if models are kept
+    work/KEY/         started runs with their checkpoints
+    stages/KEY.*      first stages that several open runs share
+    failed/KEY.json   the error of the last attempt
+    plans/*.json      the runs that were planned, and by which command
+    locks/            lock files; the process that computes a run holds its lock until it ends
+    aside/            runs that were damaged, or that were computed again
+
+A finished run is moved into `runs` by one rename, so no reader sees an incomplete one.
+
+A study is a file of JSON lines, each with its own seal: first the plans, then the runs.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 import shutil
-import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from esupcon.data.locking import exclusive
-from esupcon.experiments.spec import Row, RunSpec
-from esupcon.experiments.stored_files import what_is_wrong, what_is_wrong_with_plan
-from esupcon.files import read_json, read_sealed_json, write_json
-from esupcon.spec import canonical_json
+from esupcon._io import (
+    OwnedFolder,
+    check_memory,
+    first_error,
+    locked,
+    one_line,
+    read_json,
+    read_json_lines,
+    sealed,
+    unsealed,
+    write_bytes,
+    write_json,
+    write_whole,
+)
+from esupcon.experiments.plan import Plan
+from esupcon.spec import RunSpec, key_of
+from esupcon.training.result import HISTORY_FILE, RESULT_FILE, TIMING_FILE, Result
 
-SPEC_FILE, RESULT_FILE, LOG_FILE = "spec.json", "result.json", "log.txt"
+LOG_FILE = "log.txt"
+STUDY_SUFFIX = ".jsonl"
+_FOLDERS = ("runs", "work", "stages", "failed", "plans", "locks", "aside")
+_MEMORY_PER_BYTE = 20  # of parsed JSON, measured generously
+
 State = Literal["done", "running", "begun", "failed", "open"]
+Lines = list[dict[str, Any]]
+Record = TypeVar("Record", bound=BaseModel)
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A finished run. `result` is `result.json`: metrics, findings, data, preparation and provenance."""
+    """A finished run. `folder` is None for a run of a study, which has no arrays and no model."""
 
     key: str
-    folder: Path
-    spec: RunSpec
-    result: Mapping[str, Any]
+    result: Result
+    folder: Path | None = None
+    _lines: dict[str, Lines] = field(default_factory=dict, repr=False)
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.result.run
+
+    @property
+    def history(self) -> Lines:
+        """One record per epoch: stage, loss, held-out accuracy."""
+        return self._lines.get("history", []) if self.folder is None else read_json_lines(self.folder / HISTORY_FILE)
+
+    @property
+    def timing(self) -> Lines:
+        """One record per epoch: seconds, images per second."""
+        return self._lines.get("timing", []) if self.folder is None else read_json_lines(self.folder / TIMING_FILE)
 
     @property
     def accuracy(self) -> float | None:
-        """On the test part, as a share."""
-        metrics = self.result["metrics"]["test"]
-        return None if metrics is None else metrics["accuracy"]
+        """Accuracy on the test part, as a share."""
+        test = self.result.metrics.test
+        return None if test is None else test.accuracy
 
     @property
     def seconds(self) -> float:
-        """Of training, over all the processes it took."""
-        return float(self.result["provenance"].get("train_seconds") or self.result["provenance"]["seconds"])
+        """Seconds of training, summed over all processes that worked on the run."""
+        return self.result.provenance.train_seconds or self.result.provenance.seconds
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything in a store or study. `problems` has one line for each plan or run that cannot be read."""
+
+    path: Path
+    plans: list[Plan]
+    runs: dict[str, StoredRun]
+    problems: list[str]
+    failures: dict[str, str]
 
 
 class Store:
-    """A folder of runs that several processes may read and fill at once."""
+    """A folder of runs that several processes may read and fill at the same time."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
 
     def create(self) -> None:
-        for name in ("runs", "work", "failed", "plans", "locks"):
-            (self.root / name).mkdir(parents=True, exist_ok=True)
+        """Create the folders; refuse a folder that holds files of others under these names."""
+        owned = OwnedFolder(self.root, _FOLDERS)
+        try:
+            owned.claim()
+        except ValueError:
+            if not owned.is_ours:  # else another process has created the store in this moment
+                raise
+            owned.claim()
+        for name in _FOLDERS:
+            (self.root / name).mkdir(exist_ok=True)
 
     def require(self) -> None:
-        """A line that says so where this is no store."""
+        """Raise if this is not a store."""
         if not (self.root / "runs").is_dir():
             raise FileNotFoundError(
-                f"{self.root} is no store of runs: it has no folder runs/. Fill one with esupcon reproduce --store DIR."
+                f"{self.root} is not a store of runs: it has no folder runs/. Create one with "
+                "esupcon reproduce TABLE --store DIR."
             )
 
     def run_folder(self, key: str) -> Path:
@@ -81,14 +137,20 @@ class Store:
     def work_folder(self, key: str) -> Path:
         return self.root / "work" / key
 
-    def stage_file(self, key: str) -> Path:
-        return self.root / "stages" / f"{key}.pt"
+    def stage_file(self, stage_key: str) -> Path:
+        return self.root / "stages" / f"{stage_key}.pt"
 
-    @contextmanager
-    def locked(self, key: str) -> Iterator[bool | None]:
-        """Whether this process may compute the run: False where another one does, None where nothing can be locked."""
-        with exclusive(self.root / "locks" / f"{key}.lock") as held:
-            yield held
+    def has_stage(self, stage_key: str) -> bool:
+        """Return whether a first stage is complete: its record is written after the weights."""
+        return self.stage_file(stage_key).with_suffix(".json").is_file()
+
+    def remove_stage(self, stage_key: str) -> None:
+        for suffix in (".json", ".pt"):
+            self.stage_file(stage_key).with_suffix(suffix).unlink(missing_ok=True)
+
+    def locked(self, key: str) -> AbstractContextManager[bool | None]:
+        """Hold the lock of a run: True if held, False if another process computes it, None if locks do not work."""
+        return locked(self.root / "locks" / f"{key}.lock")
 
     def is_running(self, key: str) -> bool:
         if not (self.root / "locks" / f"{key}.lock").exists():
@@ -100,62 +162,57 @@ class Store:
         return (self.run_folder(key) / RESULT_FILE).is_file()
 
     def keys(self) -> list[str]:
+        """Return the keys of the finished runs, sorted."""
         folder = self.root / "runs"
-        if not folder.is_dir():
-            return []
-        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+        names = (entry.name for entry in os.scandir(folder) if entry.is_dir()) if folder.is_dir() else ()
+        return sorted(name for name in names if not name.startswith("."))
 
     def read(self, key: str) -> StoredRun:
-        """A finished run, checked: its specification must have the key it is stored under."""
+        """Return a finished run; raise a ValueError that names the file if it is damaged or has another key."""
         folder = self.run_folder(key)
         try:
-            spec = RunSpec.read(_without_key(read_json(folder / SPEC_FILE)))
-        except ValidationError as error:
-            raise ValueError(f"{folder / SPEC_FILE} does not describe a run: {error.errors()[0]['msg']}.") from None
-        except UnicodeEncodeError:
-            raise ValueError(f"{folder / SPEC_FILE} holds half of a character, and so no run's settings.") from None
-        except FileNotFoundError:
-            raise ValueError(f"{folder / SPEC_FILE} is missing.") from None
-        result = read_sealed_json(folder / RESULT_FILE)
-        complaint = what_is_wrong(result)
-        if complaint is not None:
-            raise ValueError(f"{folder / RESULT_FILE} is not the result of a run: {complaint}.")
-        if spec.key != key:
-            raise ValueError(f"{folder} holds the run {spec.key}, not {key}.")
-        return StoredRun(key, folder, spec, result)
+            result = Result.read(folder)
+        except FileNotFoundError as error:
+            raise ValueError(str(error)) from None
+        if result.run.key != key:
+            raise ValueError(f"{folder} holds the run {result.run.key}, not {key}.")
+        return StoredRun(key, result, folder)
 
     def finish(self, key: str, folder: Path) -> bool:
-        """Brings a complete folder into the store; False where the run is there already, and the folder is dropped."""
-        target = self.run_folder(key)
+        """Move a complete folder into the store; if the run is there already, remove the folder and return False."""
         try:
-            folder.rename(target)
+            folder.rename(self.run_folder(key))
         except OSError:
             if not self.is_done(key):
                 raise
             shutil.rmtree(folder, ignore_errors=True)
             return False
-        (self.root / "failed" / f"{key}.json").unlink(missing_ok=True)
+        self._failure_file(key).unlink(missing_ok=True)
         return True
 
     def set_aside(self, key: str) -> Path:
-        """Takes a damaged run out of the way, without deleting it, so that it is computed again."""
-        place = self.root / "damaged" / f"{key}-{uuid.uuid4().hex[:6]}"
-        place.parent.mkdir(exist_ok=True)
+        """Move a stored run out of the way without deleting it, so that it is computed again."""
+        place = self.root / "aside" / f"{key}-{uuid.uuid4().hex[:6]}"
         self.run_folder(key).rename(place)
         return place
 
     def note_failure(self, key: str, error: str) -> None:
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        write_json(self.root / "failed" / f"{key}.json", {"error": error, "when": when})
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        write_json(self._failure_file(key), {"error": error, "when": when})
 
     def failure(self, key: str) -> str | None:
-        path = self.root / "failed" / f"{key}.json"
+        """Return the error of the last attempt at a run, or None."""
+        path = self._failure_file(key)
         if not path.is_file():
             return None
         try:
+            check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
             return str(read_json(path)["error"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OSError):
             return f"{path} cannot be read"
+
+    def _failure_file(self, key: str) -> Path:
+        return self.root / "failed" / f"{key}.json"
 
     def state(self, key: str) -> State:
         if self.is_done(key):
@@ -166,51 +223,148 @@ class Store:
             return "failed"
         return "begun" if self.work_folder(key).is_dir() else "open"
 
-    def note_plan(self, rows: Sequence[Row], *, title: str, notes: Sequence[str], extra: Mapping[str, Any]) -> None:
-        """Remembers which runs were asked for; the same question again is remembered once."""
-        content: dict[str, Any] = {
-            "table": rows[0].table,
-            "profile": rows[0].profile,
-            "title": title,
-            "notes": list(notes),
-            "rows": [row.as_dict() for row in rows],
-            **extra,
-            "asked": _moment(time.time()),
-        }
-        identity = hashlib.sha256(canonical_json([row.as_dict() for row in rows]).encode()).hexdigest()[:12]
-        write_json(self.root / "plans" / f"{rows[0].table}-{rows[0].profile}-{identity}.json", content)
+    def write_plan(self, plan: Plan, command: str = "") -> Plan:
+        """Store which runs were planned, when and by which command; the same plan again replaces the first."""
+        asked = datetime.now(UTC).isoformat(timespec="microseconds")
+        noted = plan.model_copy(update={"command": command, "asked": asked})
+        self._write_plan_file(noted)
+        return noted
 
-    def plan_paths(self) -> list[Path]:
-        return sorted((self.root / "plans").glob("*.json"))
+    def _write_plan_file(self, plan: Plan) -> None:
+        identity = key_of([row.model_dump(mode="json") for row in plan.rows])
+        write_json(self.root / "plans" / f"{plan.table}-{plan.profile}-{identity}.json", plan.model_dump(mode="json"))
 
-    def read_plan(self, path: Path) -> dict[str, Any]:
-        content = read_json(path)
-        complaint = what_is_wrong_with_plan(content)
-        if complaint is not None:
-            raise ValueError(
-                f"{path} is not a plan of runs: {complaint}. Delete it; the command that made it makes it again."
-            )
-        plan: dict[str, Any] = content
-        plan.setdefault("asked", _moment(path.stat().st_mtime))
-        return plan
-
-    def plans(self) -> list[dict[str, Any]]:
-        """Every plan, oldest first; one that cannot be read is a ValueError that names its file."""
-        return in_order(self.read_plan(path) for path in self.plan_paths())
+    def plans(self) -> tuple[list[Plan], list[str]]:
+        """Return the plans, oldest first, and one line for each that cannot be read."""
+        plans, problems = [], []
+        for path in sorted((self.root / "plans").glob("*.json")):
+            try:
+                check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
+                plans.append(_validated(Plan, read_json(path), str(path)))
+            except (ValueError, OSError) as error:
+                problems.append(f"a plan is left out: {one_line(error)} The command that made it makes it again.")
+        return sorted(plans, key=lambda plan: plan.asked), problems
 
 
-def in_order(plans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Oldest first, by what they say themselves: a copy, or a clone of a repository, has other times of files."""
-    return sorted(plans, key=lambda plan: plan["asked"])
+def read_contents(path: str | os.PathLike[str]) -> Contents:
+    """Read a store folder or a study file. A run that cannot be read costs its own entry, not the others."""
+    place = Path(path)
+    contents = _read_study(place) if place.is_file() else _read_store(Store(place))
+    if not contents.runs and not contents.plans:
+        reason = f" {contents.problems[0]}" if contents.problems else ""
+        raise ValueError(
+            f"{place} must hold finished runs or a plan; it holds neither. Fill it with esupcon reproduce.{reason}"
+        )
+    return contents
 
 
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
+def _read_store(store: Store) -> Contents:
+    store.require()
+    runs, problems = {}, []
+    for key in store.keys():  # noqa: SIM118 - a method of the store
+        try:
+            runs[key] = store.read(key)
+        except (ValueError, OSError) as error:
+            problems.append(f"run {one_line(key)} is left out: {one_line(error)}")
+    plans, unreadable = store.plans()
+    failures = {path.stem: store.failure(path.stem) or "" for path in sorted((store.root / "failed").glob("*.json"))}
+    return Contents(store.root, plans, runs, [*problems, *unreadable], failures)
 
 
-def write_spec(folder: Path, spec: RunSpec) -> None:
-    write_json(folder / SPEC_FILE, {"key": spec.key, **spec.model_dump()})
+# --- Studies: all finished runs in one file --------------------------------------------------------------------------
 
 
-def _without_key(content: Any) -> Any:
-    return {name: value for name, value in content.items() if name != "key"} if isinstance(content, dict) else content
+def export_study(store: Store, path: str | os.PathLike[str]) -> int:
+    """Write all finished runs and plans of a store into one file, and return the number of runs.
+
+    The file has results, calibration figures and training curves. It has no weights, predictions or embeddings, so a
+    report of it lacks confusion matrices and maps of embeddings.
+    """
+    contents = read_contents(store.root)
+    if contents.problems:
+        raise ValueError(f"{contents.problems[0]} Repair or remove it before you publish {store.root}.")
+    if Path(path).suffix != STUDY_SUFFIX:
+        raise ValueError(f"a study is a file named *{STUDY_SUFFIX}; got {path}.")
+
+    def write(file: BinaryIO) -> None:
+        for line in _study_lines(contents):
+            file.write(json.dumps(sealed(line), sort_keys=True, separators=(",", ":")).encode() + b"\n")
+
+    write_whole(path, write)
+    return len(contents.runs)
+
+
+def import_study(path: str | os.PathLike[str], store: Store) -> int:
+    """Bring the runs of a study into a store that lacks them, so that a grid continues it; return how many."""
+    contents = _read_study(Path(path))
+    store.create()
+    for plan in contents.plans:
+        store._write_plan_file(plan)
+    missing = [run for run in contents.runs.values() if not store.is_done(run.key)]
+    for run in missing:
+        folder = store.root / "work" / f".{run.key}-{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+        for name, lines in ((HISTORY_FILE, run.history), (TIMING_FILE, run.timing)):
+            write_bytes(folder / name, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        run.result.write(folder)
+        store.finish(run.key, folder)
+    return len(missing)
+
+
+class _StudyRun(BaseModel):
+    """One run in a study."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    key: str
+    result: Result
+    history: Lines
+    timing: Lines
+
+    @model_validator(mode="after")
+    def _check_key(self) -> _StudyRun:
+        if self.result.run.key != self.key:
+            raise ValueError(f"the run {self.key} has the settings of {self.result.run.key}")
+        return self
+
+
+def _study_lines(contents: Contents) -> Iterator[dict[str, Any]]:
+    for plan in contents.plans:
+        yield {"plan": plan.model_dump(mode="json")}
+    for run in contents.runs.values():
+        line = _StudyRun(key=run.key, result=run.result, history=run.history, timing=run.timing)
+        yield {"run": line.model_dump(mode="json")}
+
+
+def _read_study(path: Path) -> Contents:
+    check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
+    plans: list[Plan] = []
+    runs: dict[str, StoredRun] = {}
+    problems = []
+    for number, text in enumerate(path.read_bytes().splitlines(), start=1):
+        where = f"line {number} of {path}"
+        try:
+            line = unsealed(_parsed(text, where), where)
+            if "plan" in line:
+                plans.append(_validated(Plan, line["plan"], where))
+            else:
+                run = _validated(_StudyRun, line.get("run"), where)
+                lines = {"history": run.history, "timing": run.timing}
+                runs[run.key] = StoredRun(run.key, run.result, None, lines)
+        except ValueError as error:
+            problems.append(f"left out: {one_line(error)}")
+    return Contents(path, sorted(plans, key=lambda plan: plan.asked), runs, problems, {})
+
+
+def _parsed(text: bytes, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON: {one_line(error)}.") from None
+
+
+def _validated(kind: type[Record], content: Any, where: str) -> Record:
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(f"{where} is not a {kind.__name__.strip('_')}: {first_error(error)}.") from None

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from esupcon.report._interim import Plan, Row, StoredRun
+from esupcon.experiments.plan import Plan, Row
+from esupcon.experiments.store import StoredRun
 from esupcon.report.format import dataset_title, listed, method_order, method_title
 
 # Tables of the paper in its order; others follow in the order in which they were planned.

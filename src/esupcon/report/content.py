@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,14 @@ from numpy.typing import NDArray
 
 from esupcon._console import count, duration, printable
 from esupcon._io import array_names, read_arrays
+from esupcon.doctor import SEVERITIES, Finding
+from esupcon.experiments.plan import Plan
+from esupcon.experiments.store import StoredRun, read_contents
 from esupcon.probability import Predictions
-from esupcon.report._interim import (
-    EMBEDDING_FILE,
-    PREDICTIONS_FILE,
-    SEVERITIES,
-    Finding,
-    Plan,
-    StoredRun,
-    read_contents,
-)
 from esupcon.report.aggregate import ResultTable, result_tables
 from esupcon.report.format import dataset_title, listed, method_order, method_title
 from esupcon.report.projection import Embedding, sample
+from esupcon.training.result import EMBEDDING_FILE, PREDICTIONS_FILE
 
 MOST_COLUMNS = 12  # settings of which single runs are drawn
 
@@ -102,11 +97,6 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
     Damaged runs, plans and files are left out and named in `problems`.
     """
     found = read_contents(store)
-    if not found.runs and not found.plans:
-        reason = f" {found.problems[0]}" if found.problems else ""
-        raise ValueError(
-            f"{store} must hold finished runs or a plan; it holds neither. Fill it with esupcon reproduce.{reason}"
-        )
     known = {name for plan in found.plans for name in _names(plan)}
     if unknown := [name for name in tables if name not in known]:
         there = listed(list(dict.fromkeys(plan.table for plan in found.plans)), 20) or "no table"
@@ -180,13 +170,14 @@ def _grouped_findings(runs: Mapping[str, StoredRun], names: Mapping[str, str]) -
     return [(worst[code], where[code]) for code in order]
 
 
-def _environment(runs: Iterable[StoredRun]) -> list[tuple[str, str]]:
+def _environment(runs: Collection[StoredRun]) -> list[tuple[str, str]]:
     """Return commit, versions and machine; where runs differ, every value with its number of runs."""
     records = [run.result.provenance for run in runs]
     names = sorted({name for one in records for name in one.versions}, key=lambda name: (name == "platform", name))
     values = {"commit": [one.commit or "unknown (installed, not a checkout)" for one in records]}
     values |= {name: [one.versions.get(name, "unknown") for one in records] for name in names}
-    values |= {"threads": [str(one.threads) for one in records], "processes": [str(one.processes) for one in records]}
+    values |= {"threads": [str(run.spec.train.threads) for run in runs]}
+    values |= {"processes": [str(run.spec.processes) for run in runs]}
     facts = []
     for name, found in values.items() if records else ():
         counts = Counter(found)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from esupcon._console import printable
-from esupcon.report._interim import StoredRun
+from esupcon.experiments.store import StoredRun
 from esupcon.report.aggregate import (
     STEP,
     Panel,

@@ -1,4 +1,4 @@
-"""A real Ray cluster on 127.0.0.1, and what becomes of a grid when one of its workers is killed."""
+"""A real Ray cluster on 127.0.0.1, and what happens to a grid when one of its workers is killed."""
 
 from __future__ import annotations
 
@@ -12,35 +12,33 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_grid import small_rows, task_maker
+from small_grid import small_plan, task
 
-from esupcon.experiments.executor import Task
-from esupcon.experiments.grid import Standing, run_grid
-from esupcon.experiments.on_ray import RayExecutor, bring_in
+from esupcon.experiments.executors import RayExecutor, store_files
+from esupcon.experiments.grid import GridState, run_grid
 from esupcon.experiments.store import Store
 
-# A cluster of our own with a secret of its own, whatever this user's other clusters have; Ray reads it when imported.
+# A cluster with its own secret, whatever other clusters this user has; Ray reads it when it is imported.
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
-# Ray leaves sockets, files and processes to the interpreter's end, and warns of its own future.
+# Ray leaves sockets, files and processes to the end of the interpreter, and warns of its own future.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`ray start --head`, in processes of its own."""
+    """`ray start --head`, in its own processes."""
     place = tmp_path_factory.mktemp("r")
     command = [str(Path(sys.executable).with_name("ray"))]
-    here = os.pathsep.join(str(Path(__file__).parents[n]) for n in (0, 1))
-    environment = {**os.environ, "PYTHONPATH": here, "RAY_DISABLE_IMPORT_WARNING": "1"}
+    here = os.pathsep.join([*(str(Path(__file__).parents[n]) for n in (0, 1)), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": here.rstrip(os.pathsep), "RAY_DISABLE_IMPORT_WARNING": "1"}
     started = subprocess.run(
         [*command, "start", "--head", "--port=0", "--node-ip-address=127.0.0.1", "--num-cpus=2", "--num-gpus=0",
          "--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={place}", "--object-store-memory=99999999"],
         capture_output=True, text=True, env=environment, timeout=120, check=False,
     )  # fmt: skip
     assert started.returncode == 0, started.stdout + started.stderr
-    found = (place / "ray_current_cluster").read_text().strip()
-    yield found
+    yield (place / "ray_current_cluster").read_text().strip()
     subprocess.run([*command, "stop", "--force"], capture_output=True, timeout=60, check=False)
 
 
@@ -52,7 +50,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def busy_workers() -> list[int]:
-    """Processes that compute a run: Ray gives them the name of the function."""
+    """Return the processes that compute a run: Ray gives them the name of the function."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
@@ -64,67 +62,72 @@ def busy_workers() -> list[int]:
     return found
 
 
-def test_a_worker_killed_in_the_middle_of_a_grid(address: str, store: Store, tmp_path: Path) -> None:
-    rows = small_rows(tmp_path, n_seeds=3, epochs=40)
+def test_grid_survives_the_death_of_a_worker_and_imports_nothing_from_the_current_folder(
+    address: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both in one grid: a worker of Ray takes seconds to start."""
+    plan = small_plan(tmp_path, n_seeds=3, epochs=40)
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    for name in ("numpy", "torch", "pydantic", "filelock", "sitecustomize"):
+        (hostile / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').write({name!r})")
+    monkeypatch.chdir(hostile)
     killed: list[int] = []
 
-    def kill_once(standing: Standing) -> None:
+    def kill_once(state: GridState) -> None:
         workers = busy_workers()
-        if not killed and standing.n_done >= 1 and workers:
+        if not killed and state.n_done >= 1 and workers:
             os.kill(workers[0], signal.SIGKILL)
             killed.append(workers[0])
 
     try:
         executor = RayExecutor(address)
         assert executor.slots == 2
-        standing = run_grid(rows, store, executor, task_maker(store), watch=kill_once)
+        state = run_grid([plan], store, executor, watch=kill_once)
     finally:
         ray.shutdown()
     assert killed
-    assert standing.is_complete, standing
-    assert store.keys() == sorted(row.key for row in rows)
-    assert sorted(standing.finished) == store.keys(), "every key once"
+    assert state.is_complete, state
+    assert not (tmp_path / "executed").exists()
+    assert sorted(state.finished) == store.keys() == sorted(row.key for row in plan.rows), "every key once"
     for key in store.keys():  # noqa: SIM118 - a method of the store
         assert store.read(key).accuracy is not None
     assert not list((store.root / "work").iterdir())
-    assert not list((store.root / "locks").iterdir())
 
 
-def test_failures_requests_and_stopping(address: str, store: Store, tmp_path: Path) -> None:
-    rows = small_rows(tmp_path, n_seeds=1, epochs=100_000)
-    absent = rows[0].spec.model_copy(update={"dataset": str(tmp_path / "absent.npz")})
+def test_failures_locks_and_stopping(address: str, store: Store, tmp_path: Path) -> None:
+    first, second = small_plan(tmp_path, n_seeds=1, epochs=100_000).rows
+    absent = first.with_spec(first.spec.model_copy(update={"source": str(tmp_path / "absent.npz"), "content": "0"}))
     try:
         executor = RayExecutor(address)
-        executor.submit(Task(absent, str(store.root)))
+        executor.submit(task(store, absent))
         events = []
         deadline = time.monotonic() + 60
         while not events and time.monotonic() < deadline:
             events = executor.events(1.0)
-        assert [event.kind for event in events] == ["failed"]
+        assert [(event.kind, event.permanent) for event in events] == [("failed", True)]
         assert "there is no file or folder" in events[0].error
-        assert events[0].certain
-        with store.locked(rows[0].key) as held:
+        with store.locked(first.key) as held:
             assert held
-            executor.submit(Task(rows[0].spec, str(store.root)))
-            assert [event.kind for event in executor.events(0.1)] == ["elsewhere"]
-        executor.submit(Task(rows[1].spec, str(store.root)))
-        assert store.is_running(rows[1].key)
+            executor.submit(task(store, first))
+            assert [event.kind for event in executor.events(0.1)] == ["running_elsewhere"]
+        executor.submit(task(store, second))
+        assert store.is_running(second.key)
         executor.stop()
         assert [event.kind for event in executor.events(0.1)] == ["stopped"]
-        assert not store.is_running(rows[1].key)
+        assert not store.is_running(second.key)
         with pytest.raises(ValueError, match="asks for 64 CPUs and 0 GPUs; the cluster has 2 CPUs and 0 GPUs"):
             RayExecutor(address, cpus=64)
     finally:
         ray.shutdown()
 
 
-def test_no_cluster_there() -> None:
+def test_wrong_address_is_reported_at_once() -> None:
     with pytest.raises(ConnectionError, match=r"there is no Ray cluster at 127\.0\.0\.1:1: .* Check the address"):
         RayExecutor("127.0.0.1:1")
 
 
-def test_a_worker_cannot_write_outside_its_folder(store: Store, tmp_path: Path) -> None:
-    task = Task(small_rows(tmp_path)[0].spec, str(store.root))
+def test_worker_cannot_write_outside_its_folder(store: Store, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"outside its folder: \.\./\.\./out"):
-        bring_in(task, {"../../out": b"x"})
+        store_files(task(store, small_plan(tmp_path).rows[0]), {"../../out": b"x"})
     assert not list((store.root / "work").iterdir())

@@ -1,0 +1,235 @@
+"""Real worker processes: what they compute, and what happens when they are killed, terminated or stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_grid import small_plan, task
+
+from esupcon._console import usable_cores
+from esupcon.experiments.executors import Event, LocalExecutor
+from esupcon.experiments.grid import GridState, run_grid
+from esupcon.experiments.plan import Plan
+from esupcon.experiments.store import Store
+
+CHECKPOINTS = "checkpoint-*.pt"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path / "store")
+    made.create()
+    return made
+
+
+def outcome(store: Store, key: str) -> dict[str, object]:
+    """Return what equal runs share: the result without provenance, logits and history."""
+    run = store.read(key)
+    assert run.folder is not None
+    content = run.result.model_dump(exclude={"provenance"})
+    with np.load(run.folder / "predictions.npz") as arrays:
+        content["logits"] = arrays["logits"].tobytes()
+    return {**content, "history": run.history}
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert condition()
+
+
+def has_started(store: Store, key: str, n_epochs: int = 1) -> bool:
+    history = store.work_folder(key) / "history.jsonl"
+    return history.exists() and history.read_text().count("\n") >= n_epochs
+
+
+def process_of(store: Store, key: str) -> int:
+    """Return the process that holds the lock of a run: the one with its lock file open."""
+    lock = store.root / "locks" / f"{key}.lock"
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            try:
+                if any(fd.readlink() == lock for fd in (process / "fd").iterdir()):
+                    return int(process.name)
+            except OSError:
+                continue
+    raise AssertionError("no process holds the lock")
+
+
+def test_number_of_workers() -> None:
+    assert LocalExecutor().slots == usable_cores()
+    assert LocalExecutor(n_gpus=3).slots == 3
+    with pytest.raises(ValueError, match="workers must be at least 1; got 0"):
+        LocalExecutor(0)
+
+
+def test_each_worker_sees_one_of_the_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = LocalExecutor(3, n_gpus=2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [executor._environment(i)["CUDA_VISIBLE_DEVICES"] for i in range(3)] == ["0", "1", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert [executor._environment(i)["CUDA_VISIBLE_DEVICES"] for i in range(3)] == ["4", "7", "4"]
+
+
+def test_number_of_workers_and_environment_do_not_change_the_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of 200 is large enough for the threads of torch to matter."""
+    plan = small_plan(tmp_path, n_seeds=1, encoder="mlp-512x2", batch_size=60)
+    outcomes = []
+    for workers, threads in ((1, "2"), (2, "1"), (2, None)):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        if threads is not None:
+            monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        store = Store(tmp_path / f"store-{workers}-{threads}")
+        state = run_grid([plan], store, LocalExecutor(workers))
+        assert state.is_complete, state.failed
+        outcomes.append([outcome(store, row.key) for row in plan.rows])
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+def test_worker_imports_nothing_from_the_current_folder(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = small_plan(tmp_path, methods=("ce",), n_seeds=1, epochs=1)
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    names = ("numpy", "torch", "esupcon", "sitecustomize", "usercustomize", "pydantic", "filelock", "json", "PIL")
+    for name in names:
+        (hostile / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').write({name!r})")
+    monkeypatch.chdir(hostile)
+    state = run_grid([plan], store, LocalExecutor(1))
+    assert state.is_complete, state.failed
+    assert not (tmp_path / "executed").exists()
+    assert sorted(path.stem for path in hostile.iterdir()) == sorted(names)
+
+
+def test_killed_run_continues_in_another_process_to_the_same_result(store: Store, tmp_path: Path) -> None:
+    plan = small_plan(tmp_path, n_seeds=1, epochs=60)
+    killed: list[int] = []
+
+    def kill_once(state: GridState) -> None:
+        for key in state.running:
+            if not killed and has_started(store, key, 2):
+                killed.append(process_of(store, key))
+                os.kill(killed[0], signal.SIGKILL)
+
+    lines: list[str] = []
+    state = run_grid([plan], store, LocalExecutor(), watch=kill_once, log=lines.append)
+    assert len(killed) == 1
+    assert state.is_complete, state.failed
+    (line,) = (line for line in lines if "its process was ended by SIGKILL" in line)
+    undisturbed = Store(tmp_path / "undisturbed")
+    row = next(row for row in plan.rows if line.startswith(f"{row.method} on"))
+    run_grid([plan.model_copy(update={"rows": (row,)})], undisturbed, LocalExecutor())
+    assert outcome(store, row.key) == outcome(undisturbed, row.key)
+
+
+def test_terminated_worker_saves_and_its_run_is_not_failed(store: Store, tmp_path: Path) -> None:
+    plan = small_plan(tmp_path, methods=("ce",), n_seeds=1, epochs=150)
+    (key,) = (row.key for row in plan.rows)
+    terminated: list[bool] = []
+
+    def terminate_once(state: GridState) -> None:
+        if not terminated and has_started(store, key):
+            os.kill(process_of(store, key), signal.SIGTERM)
+            wait_for(lambda: not store.is_running(key))
+            terminated.append(bool(list(store.work_folder(key).glob(CHECKPOINTS))))
+
+    lines: list[str] = []
+    state = run_grid([plan], store, LocalExecutor(), watch=terminate_once, log=lines.append)
+    assert terminated == [True], "a checkpoint was saved"
+    assert state.finished == [key]
+    assert store.failure(key) is None
+    assert any("was terminated; another one continues" in line for line in lines)
+
+
+DRIVER = """
+import signal, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[3:]
+from esupcon.experiments.executors import LocalExecutor
+from esupcon.experiments.grid import run_grid
+from esupcon.experiments.store import Store
+from small_grid import small_plan
+asked = []
+signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+plan = small_plan(Path(sys.argv[1]), n_seeds=1, epochs=2000)
+state = run_grid([plan], Store(sys.argv[2]), LocalExecutor(2), should_stop=lambda: bool(asked))
+print(len(state.stopped) + len(state.pending), len(state.failed))
+"""
+
+
+def test_sigterm_to_driver_and_workers_leaves_checkpoints_and_no_failure(store: Store, tmp_path: Path) -> None:
+    plan = small_plan(tmp_path, n_seeds=1, epochs=2000)
+    tests = Path(__file__).parents[1]
+    words = [sys.executable, "-P", "-c", DRIVER, str(tmp_path), str(store.root), str(tests / "experiments"), str(tests)]
+    driver = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    wait_for(lambda: all(has_started(store, row.key) for row in plan.rows), 90)
+    for pid in [process_of(store, row.key) for row in plan.rows] + [driver.pid]:  # as a scheduler does
+        os.kill(pid, signal.SIGTERM)
+    output, _ = driver.communicate(timeout=60)
+    assert (driver.returncode, output.split()) == (0, ["2", "0"])
+    for row in plan.rows:
+        assert store.state(row.key) == "begun"
+        assert list(store.work_folder(row.key).glob(CHECKPOINTS))
+
+
+def test_stopped_grid_is_continued_by_the_next_command(store: Store, tmp_path: Path) -> None:
+    plan = small_plan(tmp_path, methods=("esupcon",), n_seeds=1, epochs=150)
+    (key,) = (row.key for row in plan.rows)
+    state = run_grid([plan], store, LocalExecutor(), should_stop=lambda: has_started(store, key))
+    assert state.stopped == [key]
+    assert store.state(key) == "begun"
+    assert list(store.work_folder(key).glob(CHECKPOINTS))
+    state = run_grid([plan], store, LocalExecutor())
+    assert state.finished == [key]
+    assert not store.work_folder(key).exists()
+
+
+@contextmanager
+def worker(store: Store, plan: Plan) -> Iterator[subprocess.Popen[str]]:
+    """Yield a worker process that has started the first run of the plan."""
+    words = [sys.executable, "-P", "-m", "esupcon.experiments.worker"]
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, text=True, **options) as process:  # type: ignore[call-overload]
+        process.stdin.write(task(store, plan.rows[0]).model_dump_json() + "\n")
+        process.stdin.flush()
+        assert Event.model_validate_json(process.stdout.readline()).kind == "started"
+        wait_for(lambda: has_started(store, plan.rows[0].key))
+        yield process
+
+
+def test_worker_whose_driver_dies_saves_and_exits(store: Store, tmp_path: Path) -> None:
+    plan = small_plan(tmp_path, methods=("ce",), n_seeds=1, epochs=5000)
+    with worker(store, plan) as process:
+        process.stdin.close()  # as the system does when the driver is killed
+        assert Event.model_validate_json(process.stdout.readline()).kind == "stopped"
+        assert process.wait(30) == 0
+    assert list(store.work_folder(plan.rows[0].key).glob(CHECKPOINTS))
+    assert store.state(plan.rows[0].key) == "begun"
+
+
+def test_process_that_cannot_start_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Store) -> None:
+    plan = small_plan(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "pydantic.py").write_text("raise SystemExit('no memory')")
+    executor = LocalExecutor(1)
+    executor.submit(task(store, plan.rows[0]))
+    events: list[Event] = []
+    while not events:
+        events = executor.events(1.0)
+    executor.close()
+    assert (events[0].kind, events[0].permanent) == ("failed", False)
+    assert events[0].error == "its process ended with code 1: no memory"

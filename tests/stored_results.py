@@ -1,0 +1,100 @@
+"""Results of runs that were never trained, for tests of what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from esupcon.probability import CalibrationFigures, Figures
+from esupcon.spec import RunSpec
+from esupcon.training.result import Result
+
+BOUNDS = (0.0, 1.0)
+
+
+def figures(accuracy: float = 0.9, n: int = 10, per_class: Sequence[dict[str, Any]] = ()) -> Figures:
+    return Figures.model_validate(
+        {
+            "n": n,
+            "temperature": 1.0,
+            "accuracy": accuracy,
+            "ece": 0.1,
+            "nll": 0.5,
+            "brier": 0.2,
+            **{f"{name}_interval": BOUNDS for name in ("accuracy", "ece", "nll", "brier")},
+            "per_class": [{"precision": None, "probability": None, **one} for one in per_class],
+        }
+    )
+
+
+def make_result(
+    spec: RunSpec,
+    *,
+    test: Figures | None = None,
+    held_out: Figures | None = None,
+    paper: CalibrationFigures | None = None,
+    classes: Sequence[str] = ("a", "b"),
+    scarce: Sequence[int] | None = None,
+    findings: Sequence[Any] = (),
+    batch_size: int = 64,
+    **provenance: Any,
+) -> Result:
+    versions = {"esupcon": "0.2.0", "torch": metadata.version("torch"), "platform": "Linux"}
+    counts = dict.fromkeys(classes, 5)
+    scenario = {
+        "settings": {},
+        "n_before": 10,
+        "n_after": 10,
+        "class_counts_before": counts,
+        "class_counts_after": counts,
+        "label_counts_after": counts,
+        "scarce_classes": scarce,
+        "n_wrong_labels": 0,
+        "effective_noise_rate": 0.0,
+        "sha256": "0" * 64,
+    }
+    return Result.model_validate(
+        {
+            "key": spec.key,
+            "run": spec,
+            "precision_reason": "as asked for",
+            "encoder": spec.train.encoder,
+            "augmentation": "none",
+            "batch_size": batch_size,
+            "data": {
+                "name": spec.source,
+                "fingerprint": "0",
+                "classes": classes,
+                "input_shape": (1, 8, 8),
+                "n_skipped": 0,
+            },
+            "preparation": {
+                "scenario": scenario,
+                "validation_fraction": 0.0,
+                "validation_seed": 0,
+                "n_fit": 10,
+                "n_held_out": 0,
+                "n_test": 10,
+                "class_counts": list(counts.values()),
+            },
+            "metrics": {"test": test, "held_out": held_out},
+            "calibration": {"paper": paper},
+            "findings": list(findings),
+            "provenance": {
+                "command": "esupcon reproduce",
+                "source": spec.source,
+                "seconds": 1.0,
+                "train_seconds": 1.0,
+                "finished": "2026-01-02T03:04:05Z",
+                "device": "cpu",
+                "versions": versions,
+                **provenance,
+            },
+        }
+    )
+
+
+def write_result(folder: Path, spec: RunSpec, *, accuracy: float = 0.9, **changes: Any) -> None:
+    make_result(spec, test=figures(accuracy), **changes).write(folder)
