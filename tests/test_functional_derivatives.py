@@ -99,6 +99,19 @@ def test_gradient_does_not_depend_on_create_graph(name: str) -> None:
 
 
 @each_loss
+def test_autocast_does_not_round_second_derivatives(name: str) -> None:
+    z, labels, prototypes = example(n=6, d=3, dtype=torch.float32)
+
+    def derivatives(enabled: bool) -> list[Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            loss = lambda a: LOSSES[name].loss(a, labels, prototypes, 0.2)  # noqa: E731
+            return [torch.func.grad(loss)(z), torch.autograd.functional.hessian(loss, z)]
+
+    for inside, outside in zip(derivatives(True), derivatives(False), strict=True):
+        assert_close(inside, outside)
+
+
+@each_loss
 def test_second_backward_gives_the_same_gradient(name: str) -> None:
     loss, _, z = loss_of_z(name)
     value = loss(z.requires_grad_())

@@ -371,14 +371,15 @@ def _strips(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | Non
 
 
 def _plain_logsumexp(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None) -> Tensor:
-    s = rows @ columns.T / temperature
+    # In float64, which autocast leaves alone: it would round the products of backward passes to half precision.
+    s = rows.double() @ columns.double().T / temperature
     if own is not None:  # not -inf: the derivative of a row without other columns would be NaN
-        s = s.scatter(1, own[:, None], torch.finfo(s.dtype).min)
-    return s.logsumexp(1)
+        s = s.scatter(1, own[:, None], torch.finfo(rows.dtype).min)
+    return s.logsumexp(1).to(rows.dtype)
 
 
 def _in_transform() -> bool:
-    """Return whether a torch.func transform (grad, vmap, jvp, ...) is active; it cannot see inside our functions."""
+    """Return whether a torch.func transform (grad, vmap, jvp, ...) is active, as `autograd.Function.apply` asks too."""
     return torch._C._are_functorch_transforms_active()
 
 
