@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraint
 from torch import Tensor, nn
 
 from esupcon.data import load_images
-from esupcon.data.decode import DecodeSpec, _pixels
+from esupcon.data.decode import DecodeSpec, picture_pixels
 
 #: Side of the squares that image files are decoded to by default: small enough to train on a CPU.
 DEFAULT_SIDE = 32
@@ -367,7 +367,7 @@ def _decode(X: Any, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     """Return every file or PIL image as a row; one that cannot be read is an error, since its row would be missing."""
     if _is_pictures(X):
         spec = DecodeSpec(*size, channels)
-        return np.stack([_pixels(image, spec)[0] for image in X])
+        return np.stack([picture_pixels(image, spec)[0] for image in X])
     parts, unreadable = [], []
     for batch in load_images([os.fspath(path) for path in X], size, channels):
         parts.append(batch.images)

@@ -1,7 +1,7 @@
 """Keep decoded images on disk under a key of what they were decoded from, and memory-map them.
 
-An entry is two files: `KEY.u8`, the raw array, and `KEY.json`, sealed and written last, with the array's shape, its
-checksum and a record. The checksum is compared at every use, because a damaged pixel would go unnoticed otherwise.
+An entry is two files: `KEY.u8`, the raw array, and `KEY.json`, sealed and written last, with the array's checksum and a
+record. The checksum is compared at every use, because a damaged pixel would go unnoticed otherwise.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def cached(folder: Path | None, key: str, shape: Shape, fill: Fill, log: Log) ->
 
     Without a folder, or if the folder is not writable, the images are built in memory.
     """
-    found = _read(folder, key) if folder is not None else None
+    found = _read(folder, key, shape) if folder is not None else None
     if found is not None:
         return found
     if folder is None or not _is_writable(folder, log):
@@ -99,13 +99,13 @@ def cached(folder: Path | None, key: str, shape: Shape, fill: Fill, log: Log) ->
         return Entry(rows, json.loads(json.dumps(fill(rows))))  # the record as it would be read from disk
     waiting = partial(log, "another process is decoding the same images; waiting for it")
     with locked(folder / f".{key}.lock", waiting) as held:
-        found = _read(folder, key)
+        found = _read(folder, key, shape)
         if found is None:
             if (folder / f"{key}.json").exists():
                 log(f"the decoded images {folder / key}.u8 are damaged; decoding them again")
             _remove_abandoned(folder, key if held else None)
             _build(folder, key, shape, fill)
-            found = _read(folder, key)
+            found = _read(folder, key, shape)
     if found is None:
         raise OSError(f"{folder / key}.u8 was written and cannot be read back. Pass another cache_dir.")
     return found
@@ -122,7 +122,7 @@ def _build(folder: Path, key: str, shape: Shape, fill: Fill) -> None:
         rows = np.memmap(temporary, np.uint8, mode="r+", shape=shape)
         record = fill(rows)
         rows.flush()
-        content = {"shape": list(shape), "crc32": _checksum(rows), "record": record}
+        content = {"crc32": _checksum(rows), "record": record}
         temporary.replace(folder / f"{key}.u8")
     finally:
         temporary.unlink(missing_ok=True)
@@ -149,17 +149,15 @@ def _allocate(file: Path, shape: Shape) -> None:
         handle.truncate(size)
 
 
-def _read(folder: Path, key: str) -> Entry | None:
+def _read(folder: Path, key: str, shape: Shape) -> Entry | None:
     """Return the entry if both files are there and intact."""
     try:
-        content = read_sealed_json(folder / f"{key}.json")
-        n, channels, height, width = map(int, content["shape"])
-        file, shape = folder / f"{key}.u8", (n, channels, height, width)
-        if min(shape) < 1 or file.stat().st_size != math.prod(shape):
+        content, file = read_sealed_json(folder / f"{key}.json"), folder / f"{key}.u8"
+        if file.stat().st_size != math.prod(shape):
             return None
         images = np.memmap(file, np.uint8, mode="c", shape=shape)
         return Entry(images, dict(content["record"])) if _checksum(images) == content["crc32"] else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

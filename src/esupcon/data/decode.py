@@ -244,7 +244,7 @@ def _decode(encoded: Encoded, spec: DecodeSpec) -> tuple[NDArray[np.uint8], bool
     """Return the pixels, and whether the image is animated."""
     try:
         with _open(encoded) as file:
-            return _pixels(_identify(file, spec.max_pixels), spec)
+            return picture_pixels(_identify(file, spec.max_pixels), spec)
     except Unreadable:
         raise
     except MemoryError:
@@ -297,7 +297,8 @@ def _identify(file: BinaryIO, max_pixels: int) -> ImageFile.ImageFile:
     return image
 
 
-def _pixels(image: ImageFile.ImageFile, spec: DecodeSpec) -> tuple[NDArray[np.uint8], bool]:
+def picture_pixels(image: ImageFile.ImageFile, spec: DecodeSpec) -> tuple[NDArray[np.uint8], bool]:
+    """Return the pixels of an opened image, and whether it is animated."""
     file_format = image.format
     jpeg = file_format in ("JPEG", "MPO")
     if not jpeg:
