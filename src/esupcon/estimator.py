@@ -36,7 +36,7 @@ from esupcon.classifier.classifier import (
 )
 from esupcon.classifier.folder import CUSTOM, EstimatorRecord, ModelInfo, load_classifier
 from esupcon.classifier.preprocessing import ImagePreprocessing, Preprocessing, Rows, TablePreprocessing, holds_images
-from esupcon.data.recipes import RECIPES
+from esupcon.data.augmentations import AUGMENTATIONS
 from esupcon.methods import METHODS
 from esupcon.models import resolve_encoder
 from esupcon.probability import Calibration
@@ -122,7 +122,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         "lr": [Interval(Real, 0, None, closed="neither"), None],
         "optimizer": [StrOptions({"adamw", "sgd"})],
         "weight_decay": [Interval(Real, 0, None, closed="left")],
-        "augmentation": [StrOptions({"auto", *RECIPES})],
+        "augmentation": [StrOptions({"auto", *AUGMENTATIONS})],
         "class_weight": [StrOptions({"balanced"}), dict, None],
         "auto_calibrate": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],

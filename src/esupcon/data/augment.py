@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,11 +17,6 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from esupcon.data.augmentations import Augmentation, ImageAugmentation, TableAugmentation, find_augmentation
-
-if TYPE_CHECKING:  # the names of __getattr__ below
-    from esupcon.data.normalisation import ChannelStatistics, channel_statistics, normalise
-
-__all__ = ["ChannelStatistics", "channel_statistics", "normalise", "one_view", "two_views"]
 
 #: One number for all channels (or features), or one for each.
 Numbers = float | Sequence[float] | NDArray[np.floating] | Tensor
@@ -304,16 +298,3 @@ def _block_size(images: Tensor, count: int) -> int:
     if images.device.type != "cpu":
         return max(1, len(images))
     return torch.get_num_threads() * max(4, BLOCK_FLOATS // (count * max(1, images[:1].numel())))
-
-
-def __getattr__(name: str) -> Any:
-    """Names that move to esupcon.classifier.preprocessing; to be deleted with data/normalisation.py."""
-    if name in ("ChannelStatistics", "channel_statistics", "normalise"):
-        from esupcon.data import normalisation  # noqa: PLC0415
-
-        return getattr(normalisation, name)
-    if name in ("RECIPES", "ImageRecipe"):
-        from esupcon.data import augmentations  # noqa: PLC0415
-
-        return {"RECIPES": augmentations.AUGMENTATIONS, "ImageRecipe": ImageAugmentation}[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
