@@ -77,8 +77,7 @@ def test_every_row_of_a_markdown_table_has_as_many_cells(hostile_store: Path) ->
     page = rendered(render(read(hostile_store), "markdown").decode())
     for table in page.split("<table>")[1:]:
         rows = table[: table.index("</table>")].split("<tr>")[1:]
-        assert len(rows) > 3 and len({line.count("</t") - line.count("</tr") for line in rows[:1]}) == 1
-        assert len({line.count("</th>") + line.count("</td>") for line in rows}) == 1
+        assert len(rows) > 3 and len({line.count("</th>") + line.count("</td>") for line in rows}) == 1
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "<a " not in page and "<script" not in page
 
 

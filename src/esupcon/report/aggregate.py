@@ -9,7 +9,6 @@ A cell holds the runs of one method in one column, one per seed. With x_s the fi
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import sys
@@ -18,9 +17,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from esupcon._console import count
 from esupcon.experiments.plan import Plan, Row
 from esupcon.experiments.store import StoredRun
-from esupcon.report.format import dataset_title, listed, method_order, method_title
+from esupcon.report.format import dataset_title, method_order, method_title
+from esupcon.spec import RunSpec
 
 # Tables of the paper in its order; others follow in the order in which they were planned.
 _ORDER = ("full", "low_sample", "imbalanced", "noisy", "calibration", "complexity", "sensitivity")
@@ -229,40 +230,30 @@ def _columns(plans: Sequence[Plan]) -> tuple[list[Column], list[str]]:
     for plan in sorted(plans, key=lambda one: -len({(row.dataset, row.setting) for row in one.rows})):
         for row in plan.rows:  # the plan with most columns decides their order
             cells.setdefault((row.dataset, row.setting), {})
-    for plan in plans:
-        for row in plan.rows:
-            variants = cells[row.dataset, row.setting].setdefault(row.method, {})
-            settings = json.dumps(_settings(row), sort_keys=True)
-            variants[settings] = {**variants.pop(settings, {}), row.seed: row}  # the newest settings come last
+    for row in (row for plan in plans for row in plan.rows):
+        variants = cells[row.dataset, row.setting].setdefault(row.method, {})
+        settings = _without_seed(row.spec).key
+        variants[settings] = {**variants.pop(settings, {}), row.seed: row}  # the newest settings come last
     columns, notes = [], []
     datasets = list(dict.fromkeys(dataset for dataset, _ in cells))
     for (dataset, setting), by_method in sorted(cells.items(), key=lambda item: datasets.index(item[0][0])):
         rows = {}
         for method, variants in by_method.items():
-            newest = list(variants.values())[-1]
+            *older, newest = variants.values()
             rows[method] = [newest[seed] for seed in sorted(newest)]
-            if len(variants) > 1:
-                n_older = sum(map(len, variants.values())) - len(newest)
-                changed = _changed([json.loads(one) for one in variants])
+            if older:
+                now, before = (_without_seed(next(iter(seeds.values())).spec) for seeds in (newest, older[-1]))
                 notes.append(
-                    f"{method_title(method)} on {dataset_title(dataset)}, {setting}: planned with different settings "
-                    f"({changed}). The newest, named last, are shown; {n_older} other runs are not."
+                    f"{method_title(method)} on {dataset_title(dataset)}, {setting}: {now.difference(before)}. "
+                    f"{count(sum(map(len, older)), 'run')} with other settings than the newest are not shown."
                 )
         first = next(iter(rows.values()))[0]
         columns.append(Column(dataset, setting, first.reduced, first.grid, rows))
     return columns, notes
 
 
-def _settings(row: Row) -> dict[str, Any]:
-    """Return everything but the seed, without nesting."""
-    spec = row.spec.model_dump(mode="json")
-    flat = {**spec, **spec["data"], **spec["train"]}
-    return {name: value for name, value in flat.items() if name not in ("data", "train", "seed")}
-
-
-def _changed(variants: Sequence[Mapping[str, Any]]) -> str:
-    names = sorted({name for one in variants for name in one if any(o.get(name) != one[name] for o in variants)})
-    return listed([f"{name} {' / '.join(str(one.get(name)) for one in variants)}" for name in names], 4)
+def _without_seed(spec: RunSpec) -> RunSpec:
+    return spec.model_copy(update={"train": spec.train.model_copy(update={"seed": 0})})
 
 
 def _panel(

@@ -1,13 +1,13 @@
 "use strict";
-// Reads the figures from the block of JSON, draws those that come into view, and sorts and filters what is there.
-// Everything that came from names of files, classes or methods is set as text, never as markup.
+// Draw the figures of the JSON block when they come into view; sort tables, hide methods, switch themes.
+// Names of files, classes and methods are set as text, never as markup.
 (() => {
   const root = document.documentElement;
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const boxes = [...document.querySelectorAll("#methods input")];
   const hiddenMethods = new Set();
   const drawn = new Map(); // element of a plot -> its card
-  const calm = matchMedia("(prefers-reduced-motion: reduce)");
+  const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   const systemDark = matchMedia("(prefers-color-scheme: dark)");
   // On touch screens the toolbar of a plot never goes away and covers its top right corner.
   const toolbar = matchMedia("(hover: hover)").matches ? "hover" : false;
@@ -17,7 +17,7 @@
   const isShown = (method) => !method || !hiddenMethods.has(method);
 
   // ---- figures ----
-  // Figures name colours of the page, which differ between light and dark.
+  // Figures refer to colours of the page by name; they differ between light and dark.
   const named = new Set(["ink", "surface", "scale0", "scale1", "scale2", "scale3", "scale4"]);
   function themed(value) {
     if (Array.isArray(value)) return value.map(themed);
@@ -59,7 +59,7 @@
     for (const trace of traces)
       if (trace.colorbar) Object.assign(trace.colorbar, { tickfont: { color: colour("--soft"), size: 10 } });
     const layout = layoutOf(figure);
-    // Paper has a width of its own, which is not known before the page is laid out for it.
+    // The width of the paper is not known before the page is laid out for print.
     if (printing) Object.assign(layout, { autosize: false, width: isAlone(plot) ? 660 : 320 });
     plot.dataset.drawn = "1";
     return Plotly.react(plot, traces, layout, {
@@ -103,10 +103,10 @@
       if (watcher) watcher.observe(plot); else draw(plot);
     }
     section.querySelector(".note").textContent = option.note;
-    sayIfNone(section);
+    showEmptyNote(section);
   }
 
-  function sayIfNone(section) {
+  function showEmptyNote(section) {
     const box = section.querySelector(".cards");
     const cards = [...box.querySelectorAll("figure")];
     const old = box.querySelector(".none");
@@ -136,14 +136,14 @@
       if (box.checked) hiddenMethods.delete(box.value); else hiddenMethods.add(box.value);
       for (const element of document.querySelectorAll("[data-method]"))
         element.hidden = !isShown(element.dataset.method);
-      sections.forEach(sayIfNone);
+      sections.forEach(showEmptyNote);
       redraw();
     });
-  // A browser that remembers ticks over a reload must be believed.
+  // A browser may restore unchecked boxes after a reload.
   for (const box of boxes) if (!box.checked) box.dispatchEvent(new Event("change"));
 
   // ---- sorting ----
-  // Figures first, largest on top, at the first press; then the other way. Open cells stay at the bottom.
+  // The first press sorts numbers in descending order, the next in ascending order. Open cells stay at the bottom.
   for (const button of document.querySelectorAll(".sort"))
     button.addEventListener("click", () => {
       const head = button.closest("th");
@@ -169,18 +169,18 @@
   // ---- light and dark ----
   const toggle = document.getElementById("theme");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : systemDark.matches);
-  function nameToggle() {
+  function labelToggle() {
     toggle.textContent = isDark() ? "Light" : "Dark";
     toggle.setAttribute("aria-label", "Use the " + toggle.textContent.toLowerCase() + " theme");
     toggle.setAttribute("aria-pressed", String(isDark()));
   }
   toggle.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
-    nameToggle();
+    labelToggle();
     redraw();
   });
-  systemDark.addEventListener("change", () => { nameToggle(); if (!printing) redraw(); });
-  nameToggle();
+  systemDark.addEventListener("change", () => { labelToggle(); if (!printing) redraw(); });
+  labelToggle();
 
   // ---- print: every figure, in light colours ----
   let themeBefore;
@@ -196,20 +196,20 @@
     redraw();
   });
 
-  // ---- contents: where we are; a narrow page starts with them folded ----
+  // ---- contents: mark the current section; folded on narrow pages ----
   const contents = document.querySelector(".contents details");
   if (matchMedia("(max-width: 60rem)").matches) contents.open = false;
   const links = new Map([...document.querySelectorAll(".contents a")].map((link) => [link.hash.slice(1), link]));
   if ("IntersectionObserver" in window) {
-    const reader = new IntersectionObserver((entries) => {
+    const current = new IntersectionObserver((entries) => {
       for (const entry of entries)
         if (entry.isIntersecting) {
           for (const link of links.values()) link.removeAttribute("aria-current");
           links.get(entry.target.id).setAttribute("aria-current", "true");
         }
     }, { rootMargin: "-20% 0px -70% 0px" });
-    for (const id of links.keys()) { const target = document.getElementById(id); if (target) reader.observe(target); }
+    for (const id of links.keys()) { const target = document.getElementById(id); if (target) current.observe(target); }
   }
-  if (calm.matches) root.style.scrollBehavior = "auto";
+  if (reducedMotion.matches) root.style.scrollBehavior = "auto";
   root.dataset.ready = "1";
 })();
