@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from report_stores import HOSTILE
+
+from esupcon.report import build
 
 # The page's policy forbids what playwright's wait_for_function does, so that waiting is done in the functions.
 DRAW_ALL = """async () => {
@@ -190,3 +193,16 @@ def test_toolbar_of_plots_is_absent_on_touch_screens(browser: Any, whole_report:
             assert (one.page.locator("#curves .modebar-btn").count() == 0) is touch
         finally:
             one.page.close()
+
+
+def test_page_without_plotly_sorts_tables(
+    browser: Any, whole_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)  # as if it were not installed
+    one = Opened(browser, build(whole_store, tmp_path / "report.html"))
+    try:
+        one.page.locator("table.results").first.locator("button.sort").nth(1).click()
+        assert one.column(0, 0)[0] == "ESupCon" and one.complaints == []
+        assert "pip install 'esupcon[report]'" in one.page.locator("main").inner_text()
+    finally:
+        one.page.close()
