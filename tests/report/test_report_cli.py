@@ -49,7 +49,7 @@ def test_errors_are_one_line_and_leave_nothing(whole_store: Path, tmp_path: Path
     (tmp_path / "empty" / "runs").mkdir(parents=True)
     for words, expected in (
         ((tmp_path / "nowhere", "--format", "csv"), "nowhere"),
-        ((tmp_path / "empty", "--format", "csv"), "no finished run and no plan"),
+        ((tmp_path / "empty", "--format", "csv"), "must hold finished runs or a plan"),
         ((whole_store,), "HTML needs a file"),
         ((whole_store, "--format", "pdf"), "must be one of html, markdown, csv, latex; got 'pdf'"),
         ((whole_store, "--out", tmp_path / "r.pdf"), "must end in"),

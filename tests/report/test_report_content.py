@@ -13,7 +13,7 @@ import pytest
 from report_stores import Filler, Left, note_plan, row, write_run
 
 from esupcon import _io
-from esupcon.experiments.store import Store
+from esupcon.experiments.store import Store, export_study
 from esupcon.probability import Predictions
 from esupcon.report import content as content_module
 from esupcon.report.content import MOST_COLUMNS, read
@@ -95,6 +95,25 @@ def test_findings_are_grouped_most_severe_first(store: Store) -> None:
         ("overfitting", "warning", 1),
         ("imbalance", "note", 2),
     ]
+
+
+def test_study_is_reported_like_its_store(whole_store: Path, tmp_path: Path) -> None:
+    study = tmp_path / "study.jsonl"
+    export_study(Store(whole_store), study)
+    store, found = read(whole_store), read(study)
+    assert found.problems == [] and found.tables == store.tables and found.findings == store.findings
+    assert render(found, "csv") == render(store, "csv")
+    drawn = {section.key for section in sections(found) if section.options}
+    assert drawn == {"reliability", "curves", "cost", "sensitivity", "classes"}, "a study has no arrays"
+
+
+def test_damaged_line_of_a_study_costs_its_own_run(whole_store: Path, tmp_path: Path) -> None:
+    study = tmp_path / "study.jsonl"
+    export_study(Store(whole_store), study)
+    lines = study.read_bytes().splitlines(keepends=True)
+    study.write_bytes(b"".join([*lines[:-3], lines[-3].replace(b"0.7", b"0.9"), lines[-2], lines[-1][:100]]))
+    content = read(study)
+    assert len(content.problems) == 2 and content.n_done == content.n_planned - 2
 
 
 # --- Files of single runs --------------------------------------------------------------------------------------------

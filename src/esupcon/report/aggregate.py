@@ -10,7 +10,6 @@ A cell holds the runs of one method in one column, one per seed. With x_s the fi
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 from esupcon._console import count
 from esupcon.experiments.plan import Plan, Row
 from esupcon.experiments.store import StoredRun
+from esupcon.probability import Figures
 from esupcon.report.format import dataset_title, method_order, method_title
 from esupcon.spec import RunSpec
 
@@ -72,16 +72,11 @@ def peak_megabytes(run: StoredRun) -> float | None:
     provenance = run.result.provenance
     if provenance.reused_seconds or provenance.peak_memory_bytes is None:
         return None
-    return float(provenance.peak_memory_bytes) / 2**20
+    return provenance.peak_memory_bytes / 2**20
 
 
-def _accuracy(figures: Any) -> float | None:
-    return None if figures is None else 100 * float(figures.accuracy)
-
-
-def _ece(run: StoredRun, when: str) -> float | None:
-    found = run.result.calibration.paper
-    return None if found is None else 100 * float(getattr(found, f"ece_{when}"))
+def _accuracy(figures: Figures | None) -> float | None:
+    return None if figures is None else 100 * figures.accuracy
 
 
 ACCURACY = Measure(
@@ -95,10 +90,13 @@ HELD_OUT = Measure(
 )
 ECE = Measure(
     *("ece", "ECE after calibration", "%", 2, True),
-    of=lambda run: _ece(run, "after"),
+    of=lambda run: 100 * found.ece_after if (found := run.result.calibration.paper) else None,
     paper=lambda row: None if row.paper_ece is None else round(100 * row.paper_ece, 6),
 )
-ECE_BEFORE = Measure("ece_before", "ECE before calibration", "%", 2, True, of=lambda run: _ece(run, "before"))
+ECE_BEFORE = Measure(
+    *("ece_before", "ECE before calibration", "%", 2, True),
+    of=lambda run: 100 * found.ece_before if (found := run.result.calibration.paper) else None,
+)
 STEP = Measure("step_time", "Time of a training step", "ms", 1, True, of=step_milliseconds, relative=True)
 MEMORY = Measure("memory", "Peak memory", "MB", 0, True, of=peak_megabytes, relative=True)
 
@@ -201,14 +199,13 @@ def _table(plans: Sequence[Plan], runs: Mapping[str, StoredRun]) -> ResultTable:
     columns, notes = _columns(plans)
     methods = method_order(row.method for plan in plans for row in plan.rows)
     keys = {row.key for column in columns for rows in column.rows.values() for row in rows}
-    commands = [one.command if isinstance(one.command, str) else shlex.join(one.command) for one in plans]
     return ResultTable(
         name=last.table,
         profile=last.profile,
         title=last.title or last.table,
         paper=last.paper,
         notes=[*last.notes, *notes],
-        commands=list(dict.fromkeys(filter(None, commands))),
+        commands=list(dict.fromkeys(plan.command for plan in plans if plan.command)),
         baseline=last.baseline,
         methods=methods,
         columns=columns,

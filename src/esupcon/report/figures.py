@@ -18,6 +18,7 @@ import numpy as np
 
 from esupcon._console import printable
 from esupcon.experiments.store import StoredRun
+from esupcon.probability import CalibrationFigures
 from esupcon.report.aggregate import (
     STEP,
     Panel,
@@ -196,7 +197,7 @@ def reliability(column: DrawnColumn, style: Styles) -> list[Option]:
     return [Option(column.label, cards, column.note)] if cards else []
 
 
-def _reliability_figure(figures: Any, colour: str) -> Figure:
+def _reliability_figure(figures: CalibrationFigures, colour: str) -> Figure:
     dotted = {"dash": "dot", "width": 1, "color": "#8a93a0"}
     traces = [_lines([0, 1], [0, 1], "", line=dotted, hoverinfo="skip", showlegend=False)]
     for when, temperature, ece, bins in (
@@ -214,7 +215,7 @@ def _reliability_figure(figures: Any, colour: str) -> Figure:
             name=f"{when}, T = {temperature:.3g}: ECE {100 * ece:.1f} %",
             line={"color": colour, **look},
             marker={"color": colour, "size": sizes, "opacity": 0.9, **open_mark},
-            customdata=[int(bins.counts[i]) for i in held],
+            customdata=[bins.counts[i] for i in held],
             cliponaxis=False,
         )
         traces.append(trace)
