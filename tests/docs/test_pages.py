@@ -84,7 +84,10 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     assert links_and_anchors("# a b\n\n# a-b\n")[1] == {"a-b", "a-b-1"}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+WITH_PYTHON = [page for page in (*PAGES, ROOT / "CONTRIBUTING.md") if blocks(page, "python")]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
 def test_python_blocks_run(page: Path, folder: Path) -> None:
     """All blocks of a page, one after the other."""
     scope: dict[str, object] = {}
