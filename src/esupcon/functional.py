@@ -109,12 +109,12 @@ def spce_loss(
     ids, counts, _, highest = count_classes(labels, len(z), n_classes, only_present=True)
     unit = unit_rows(z)
     means = class_sums(unit, ids, len(counts)) / (counts.unsqueeze(1) if average == "class" else len(z))
-    rows = _rows(anchors)
-    log_normaliser = columns_logsumexp(unit[rows], means, temperature=temperature)
+    rows = _take(unit, anchors)
+    log_normaliser = columns_logsumexp(rows, means, temperature=temperature)
     if average == "batch":
         n_absent = torch.as_tensor(highest + 1 if n_classes is None else n_classes) - len(counts)
         log_normaliser = torch.logaddexp(log_normaliser, n_absent.to(log_normaliser).log())
-    own = row_products(unit[rows], means.index_select(0, ids[rows])) / temperature
+    own = row_products(rows, means.index_select(0, _take(ids, anchors))) / temperature
     return (log_normaliser - own).sum() / len(z)
 
 
@@ -179,10 +179,10 @@ def prototype_loss(
     temperature, prototype_temperature = _temperatures(temperature, prototype_temperature)
     z, theta = _same_dtype(z, prototypes, check_finite)
     ids, *_ = count_classes(labels, len(z), len(theta))
-    rows = _rows(anchors)
     unit, to_samples, _, _ = unit_and_contrast(z, temperature=temperature, anchors=anchors)
-    to_prototypes = columns_logsumexp(unit[rows], theta, temperature=prototype_temperature)
-    own = row_products(unit[rows], theta.index_select(0, ids[rows])) / prototype_temperature
+    rows = _take(unit, anchors)
+    to_prototypes = columns_logsumexp(rows, theta, temperature=prototype_temperature)
+    own = row_products(rows, theta.index_select(0, _take(ids, anchors))) / prototype_temperature
     return torch.logaddexp(to_samples, to_prototypes) - own
 
 
@@ -218,22 +218,22 @@ def esupcon_loss(
     contrast, sums = _contrast(z, classes, temperature, anchors)
     supcon = _supcon_sum(contrast, sums, classes, temperature, anchors)
 
-    rows = _rows(anchors)
-    to_prototypes = columns_logsumexp(contrast.unit[rows], theta, temperature=prototype_temperature)
+    to_prototypes = columns_logsumexp(_take(contrast.unit, anchors), theta, temperature=prototype_temperature)
     to_all = torch.logaddexp(contrast.lse, to_prototypes)
     weight = classes.counts.clamp_min(1).to(z.dtype).reciprocal_()  # of each sample, by its class
     if prototype_average == "sample":
         weight = torch.ones_like(weight)
     similarity = (sums * theta * weight.unsqueeze(1)).sum()
-    prototype = torch.dot(to_all, weight[classes.ids[rows]]) - similarity / prototype_temperature
+    prototype = torch.dot(to_all, weight[_take(classes.ids, anchors)]) - similarity / prototype_temperature
     if prototype_share is None:
         return (prototype_weight * prototype + supcon) / (len(z) + len(theta))
     n_averaged = len(z) if prototype_average == "sample" else (classes.counts > 0).sum()
     return prototype_share * prototype / n_averaged + (1 - prototype_share) * supcon / (len(z) - classes.n_alone)
 
 
-def _rows(anchors: Anchors) -> Tensor | slice:
-    return slice(None) if anchors is None else anchors
+def _take(rows: Tensor, anchors: Anchors) -> Tensor:
+    """Return the rows of the anchors. Indexing all rows would copy their gradient."""
+    return rows if anchors is None else rows[anchors]
 
 
 def _contrast(z: Tensor, classes: Classes, temperature: float, anchors: Anchors) -> tuple[Contrast, Tensor]:
@@ -251,11 +251,11 @@ def _supcon_sum(contrast: Contrast, sums: Tensor, classes: Classes, temperature:
     With class sums S, the similarities within class k add up to S_k . S_k, those of a sample with itself included;
     those are 1 (0 for a zero vector) and pass no gradient, because the length of a unit vector cannot change.
     """
-    ids = classes.ids[_rows(anchors)]
+    ids = _take(classes.ids, anchors)
     share = (classes.counts - 1).clamp_min_(1).to(contrast.unit.dtype).mul_(temperature).reciprocal_()  # 1 / (|P_i| t)
     weighted_sums = contrast.class_sums * share.unsqueeze(1)
     within_classes = torch.dot(sums.flatten(), weighted_sums.flatten())
-    with_itself = torch.dot(contrast.with_itself[_rows(anchors)], share[ids])
+    with_itself = torch.dot(_take(contrast.with_itself, anchors), share[ids])
     lse = contrast.lse
     if isinstance(classes.n_alone, Tensor) or classes.n_alone > 0:  # a traced number cannot be compared
         lse = lse * (classes.counts != 1)[ids]
