@@ -228,7 +228,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         else:
             preprocessing, rows = previous.preprocessing, previous.preprocessing.rows(self._checked(X))
         labels = as_labels(y, rows)
-        known = self.classes_ if classes is None else distinct_classes(_label_array(classes))
+        known = self.classes_ if classes is None else distinct_classes(as_labels(classes, classes))
         if previous is not None and known.tolist() != previous.classes_.tolist():
             raise ValueError(
                 f"`classes={classes!r}` is not the same as on last call to partial_fit, was: {previous.classes_!r}"
@@ -277,10 +277,9 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    def _keep(self, trained: _Trained, history: list[dict[str, Any]]) -> None:
-        self.classifier_ = trained.classifier
-        self.history_, self.findings_ = history, trained.findings
-        self.n_iter_ = len(history)
+    def _keep(self, trained: Fitted, history: list[dict[str, Any]]) -> None:
+        self.classifier_, self.findings_ = trained.classifier, trained.findings
+        self.history_, self.n_iter_ = history, len(history)
 
     # --- Prediction: everything is delegated to classifier_ ----------------------------------------------------------
 
@@ -409,13 +408,6 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
 
 
 @dataclass(frozen=True, eq=False)
-class _Trained:
-    classifier: Classifier
-    history: list[dict[str, Any]]
-    findings: list[Any]
-
-
-@dataclass(frozen=True, eq=False)
 class _Task:
     """The rows of one call of `fit`, on parts of which networks are trained."""
 
@@ -428,7 +420,7 @@ class _Task:
     seed: int
     previous: Classifier | None
 
-    def train_and_calibrate(self) -> _Trained:
+    def train_and_calibrate(self) -> Fitted:
         """Train on all samples but those that calibration or early stopping need."""
         estimator = self.estimator
         rng = np.random.default_rng(self.seed)
@@ -452,7 +444,7 @@ class _Task:
 
     def train(
         self, part: NDArray[np.bool_], *, held: NDArray[np.bool_] | None = None, epochs: int | None = None
-    ) -> _Trained:
+    ) -> Fitted:
         """Train a network on a part of the rows; with `held`, measure it on these after every epoch."""
         estimator, is_table = self.estimator, isinstance(self.preprocessing, TablePreprocessing)
         encoder = self._encoder()
@@ -466,7 +458,7 @@ class _Task:
             classes=self.classes.tolist(),
         )
         spec = self._spec(encoder, n=len(data.x), is_table=is_table, epochs=epochs)
-        fitted: Fitted = fit(
+        fitted = fit(
             spec,
             data,
             encoder=copy.deepcopy(encoder) if isinstance(encoder, nn.Module) else None,
@@ -482,12 +474,12 @@ class _Task:
                 classifier.network.double()
         classifier.classes_, classifier.calibration = self.classes, self.calibration
         classifier.about = ModelInfo(encoder=name, method=spec.method, settings=spec.model_dump())
-        return _Trained(classifier, list(fitted.history), list(fitted.findings))
+        return fitted
 
-    def _logits(self, trained: _Trained, part: NDArray[np.bool_]) -> Floats:
+    def _logits(self, trained: Fitted, part: NDArray[np.bool_]) -> Floats:
         return trained.classifier.outputs(self.rows[part], ("logits",))["logits"].double().numpy()
 
-    def _calibrate(self, trained: _Trained, logits: Floats, part: NDArray[np.bool_], how: Any) -> None:
+    def _calibrate(self, trained: Fitted, logits: Floats, part: NDArray[np.bool_], how: Any) -> None:
         if len(np.unique(self.codes[part])) > 1:
             trained.classifier.calibration = self.calibration.fit(logits, self.codes[part], how=how)
 
@@ -570,11 +562,3 @@ def load(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> C
         if classifier.preprocessing.feature_names is not None:
             estimator.feature_names_in_ = np.array(classifier.preprocessing.feature_names, dtype=object)
     return estimator
-
-
-def _label_array(classes: ArrayLike) -> NDArray[Any]:
-    """Return labels as an array of objects, so that tuples stay labels."""
-    values = classes.tolist() if isinstance(classes, np.ndarray) else list(classes)  # type: ignore[arg-type]
-    objects = np.empty(len(values), dtype=object)
-    objects[:] = values
-    return objects

@@ -7,6 +7,7 @@ old model or the new one.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -35,7 +36,7 @@ from pydantic import (
     model_validator,
 )
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -48,6 +49,7 @@ from esupcon._io import (
     first_error,
     one_line,
     read_sealed_json,
+    write_bytes,
     write_sealed_json,
 )
 from esupcon.classifier import MODEL_FOLDER
@@ -189,8 +191,12 @@ def save_classifier(
     """
     target = Path(path).resolve()
     _check_replaceable(target, overwrite)
-    tensors = _state(classifier.network)
-    about = _checked_info(classifier, tensors)
+    tensors, config = _state(classifier.network), _config(classifier)
+    if config.about.encoder != CUSTOM:
+        shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+        if difference := _difference(shapes, _architecture(config, None, shapes)):
+            name = config.about.encoder
+            raise ValueError(f"the network is not what encoder {name!r} builds: {difference}. Correct about.encoder.")
     target.parent.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex[:8]
     beside, replaced = target.with_name(f".{target.name}.{mark}.new"), target.with_name(f".{target.name}.{mark}.old")
@@ -199,11 +205,9 @@ def save_classifier(
         files = {WEIGHTS: _write_tensors(beside / WEIGHTS, tensors)}
         if examples and classifier.examples is not None:
             files[EXAMPLES] = _write_tensors(beside / EXAMPLES, _example_tensors(classifier.examples))
-        config = _config(classifier, about, files)
-        write_sealed_json(beside / CONFIG, config.model_dump(mode="json"))
-        (beside / CARD).write_text(model_card(config), encoding="utf-8", newline="\n")
-        for file in (*beside.iterdir(), beside):
-            _flush(file)
+        write_sealed_json(beside / CONFIG, {**config.model_dump(mode="json"), "files": files})
+        write_bytes(beside / CARD, model_card(config).encode())
+        _flush(beside)
         _check_replaceable(target, overwrite)  # another process may have saved a model meanwhile
         _put_in_place(beside, target, replaced)
     finally:
@@ -213,8 +217,13 @@ def save_classifier(
     return target
 
 
-def _config(classifier: Classifier, about: ModelInfo, files: dict[str, str]) -> ModelConfig:
+def _config(classifier: Classifier) -> ModelConfig:
+    """Return the config of a classifier; digests of files are filled in when they are written."""
     head, projector = classifier.network.head, classifier.network.projector
+    if classifier.about is None:
+        raise ValueError("a classifier needs `about` to be saved: ModelInfo(encoder=..., method=...).")
+    # By its own name: "auto" may mean another encoder in a later version.
+    encoder = resolve_encoder(classifier.about.encoder, classifier.preprocessing.input_shape)
     try:
         return ModelConfig.model_validate(
             {
@@ -224,8 +233,8 @@ def _config(classifier: Classifier, about: ModelInfo, files: dict[str, str]) -> 
                 "projection_dim": projector.out_dim if isinstance(projector, ProjectionHead) else None,
                 "preprocessing": classifier.preprocessing,
                 "calibration": classifier.calibration,
-                "about": about,
-                "files": files,
+                "about": classifier.about.model_copy(update={"encoder": encoder}),
+                "files": {WEIGHTS: "0" * 64},
             }
         )
     except ValidationError as error:
@@ -234,54 +243,23 @@ def _config(classifier: Classifier, about: ModelInfo, files: dict[str, str]) -> 
         ) from error
 
 
-def _checked_info(classifier: Classifier, tensors: Mapping[str, Tensor]) -> ModelInfo:
-    """Return what is stored about the model, its encoder by its own name; raise if that name builds another network."""
-    if classifier.about is None:
-        raise ValueError("a classifier needs `about` to be saved: ModelInfo(encoder=..., method=...).")
-    # "auto" may mean another encoder in a later version.
-    encoder = resolve_encoder(classifier.about.encoder, classifier.preprocessing.input_shape)
-    about = classifier.about.model_copy(update={"encoder": encoder})
-    if encoder != CUSTOM:
-        shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-        built = _architecture(_config(classifier, about, {WEIGHTS: "0" * 64}), None, shapes)
-        difference = _difference(shapes, built)
-        if difference:
-            raise ValueError(
-                f"the network is not what encoder {encoder!r} builds: {difference}. Correct about.encoder."
-            )
-    return about
-
-
 def _write_tensors(file: Path, tensors: dict[str, Tensor]) -> str:
     """Write a safetensors file and return its digest."""
-    try:
-        save_file(tensors, file)
-    except SafetensorError as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        if found is None:
-            raise
-        number = int(found[1])  # the library hides the system's error, such as that the disk is full
-        raise OSError(number, os.strerror(number), str(file)) from error
-    file.chmod(0o666 & ~_umask())  # the library makes its files readable by their owner only
-    return file_digest(file)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+    content = save(tensors)
+    write_bytes(file, content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def _state(network: Network) -> dict[str, Tensor]:
     """Return the tensors of a network on the CPU, floating-point ones as float32; raise if they cannot be stored."""
-    tensors, parameters = {}, {name for name, _ in network.named_parameters(remove_duplicate=False)}
+    tensors = {}
     for name, value in network.state_dict().items():
         if not isinstance(value, Tensor) or value.is_complex():
             kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"a model's state must be tensors of real numbers; {name} is {kind}. Make it a buffer.")
         kept = value.detach().to("cpu", torch.float32 if value.is_floating_point() else value.dtype)
         tensors[name] = kept.contiguous().clone()
-    _check_finite(tensors, parameters)
+    _check_finite(tensors, network)
     return tensors
 
 
@@ -333,8 +311,8 @@ def _put_in_place(beside: Path, target: Path, replaced: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Write a file or the entries of a folder to disk. Windows cannot open folders, and does not need it."""
-    if os.name == "nt" and path.is_dir():
+    """Write the entries of a folder to disk. Windows cannot open folders, and does not need it."""
+    if os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -459,7 +437,7 @@ def _read_network(folder: Path, config: ModelConfig, encoder: nn.Module | None) 
         expected = torch.float32 if value.is_floating_point() else value.dtype
         if tensors[name].dtype != expected:
             raise ValueError(f"{name} in {WEIGHTS} must be {expected}; it is {tensors[name].dtype}. {_RESTORE}.")
-    _check_finite(tensors, {name for name, _ in network.named_parameters(remove_duplicate=False)})
+    _check_finite(tensors, network)
     for part, module in network.named_children():
         state = {key.removeprefix(f"{part}."): value for key, value in tensors.items() if key.startswith(f"{part}.")}
         # Modules built without values take the stored tensors; a user's or library's module keeps its own, to which
@@ -517,7 +495,8 @@ def _difference(found: Mapping[str, tuple[int, ...]], network: Network) -> str:
     return ""
 
 
-def _check_finite(tensors: Mapping[str, Tensor], parameters: set[str]) -> None:
+def _check_finite(tensors: Mapping[str, Tensor], network: Network) -> None:
+    parameters = {name for name, _ in network.named_parameters(remove_duplicate=False)}
     for name, value in tensors.items():
         # A buffer may hold infinities, as the masks of attention do.
         if not value.isfinite().all() if name in parameters else value.isnan().any():

@@ -122,7 +122,7 @@ class ImagePreprocessing(BaseModel):
 
     def module(self) -> nn.Module:
         """Return the steps of `tensor` as a module for exported graphs: uint8 (n, C, H, W) in."""
-        return _Scale(1 / (255 * np.array(self.std)), np.array(self.mean) / np.array(self.std))
+        return _Affine(255 * torch.tensor(self.mean).view(-1, 1, 1), 255 * torch.tensor(self.std).view(-1, 1, 1))
 
     def _as_bytes(self, images: Rows) -> NDArray[np.uint8]:
         if images.dtype == np.uint8 and (self.low, self.high) == (0.0, 255.0):
@@ -224,7 +224,9 @@ class TablePreprocessing(BaseModel):
 
     def module(self) -> nn.Module:
         """Return the steps of `tensor` as a module for exported graphs: float32 (n, d) in."""
-        return _Standardise(*self.centre_and_scale)
+        # In float64: in float32 a feature far from 0 would lose its digits.
+        centre, scale = self.centre_and_scale
+        return _Affine(torch.tensor(centre), torch.tensor(scale))
 
 
 Preprocessing = ImagePreprocessing | TablePreprocessing
@@ -297,34 +299,19 @@ def channels_first(X: Rows) -> Rows:
     )
 
 
-class _Scale(nn.Module):
-    """x * scale - shift in float32."""
-
-    scale: Tensor
-    shift: Tensor
-
-    def __init__(self, scale: NDArray[np.float64], shift: NDArray[np.float64]) -> None:
-        super().__init__()
-        self.register_buffer("scale", torch.from_numpy(scale).float().view(-1, 1, 1))
-        self.register_buffer("shift", torch.from_numpy(shift).float().view(-1, 1, 1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.float() * self.scale - self.shift
-
-
-class _Standardise(nn.Module):
-    """(x - centre) / scale in float64: in float32 a feature far from 0 would lose its digits."""
+class _Affine(nn.Module):
+    """(x - centre) / scale, computed in the type of `centre`, returned in float32."""
 
     centre: Tensor
     scale: Tensor
 
-    def __init__(self, centre: NDArray[np.float64], scale: NDArray[np.float64]) -> None:
+    def __init__(self, centre: Tensor, scale: Tensor) -> None:
         super().__init__()
-        self.register_buffer("centre", torch.from_numpy(centre.copy()))
-        self.register_buffer("scale", torch.from_numpy(scale.copy()))
+        self.register_buffer("centre", centre)
+        self.register_buffer("scale", scale)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        return ((rows.double() - self.centre) / self.scale).float()
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x.to(self.centre.dtype) - self.centre) / self.scale).float()
 
 
 def _is_pictures(X: Any) -> bool:
