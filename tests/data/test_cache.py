@@ -251,6 +251,9 @@ def test_without_a_home_folder_images_are_decoded_and_named_sets_need_a_folder(t
     assert decoded_root(None) is None
     data = quietly(root, tmp_path, cache_dir=None, data_dir=None)
     assert any("Set ESUPCON_DATA" in line for line in data.notes)
-    for source, message in (("cifar10", "Pass data_dir, or set ESUPCON_DATA"), ("~/photos", "this user has none")):
+    for source, message in (
+        ("cifar10", "Pass data_dir, or set ESUPCON_DATA"),
+        ("~/photos", "the home folder is unknown"),
+    ):
         with pytest.raises(ValueError, match=message):
             quietly(source, tmp_path, data_dir=None)

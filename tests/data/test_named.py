@@ -357,8 +357,9 @@ def test_misspelt_name_gets_a_suggestion(tmp_path, typo, meant):
 def test_unknown_name_gets_the_list(tmp_path):
     with pytest.raises(ValueError, match="digits, cifar10, cifar100, tiny_imagenet, caltech256"):
         quietly("zebra", tmp_path)
-    with pytest.raises(ValueError, match="a name or a path"):
-        quietly("", tmp_path)
+    for source in ("", b"x", 3, None, ["photos"]):
+        with pytest.raises(ValueError, match="a name or a path"):
+            quietly(source, tmp_path)
     with pytest.raises(NotADirectoryError, match="is a file"):
         (tmp_path / "file").touch()
         quietly("cifar10", tmp_path, data_dir=tmp_path / "file")

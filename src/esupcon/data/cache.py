@@ -55,9 +55,7 @@ def expand(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise ValueError(
-            f"{path} needs a home folder, and this user has none. Set HOME, or pass a full path."
-        ) from None
+        raise ValueError(f"{path}: the home folder is unknown. Set HOME, or pass a full path.") from None
 
 
 def decoded_root(cache_dir: str | os.PathLike[str] | None) -> Path | None:

@@ -25,7 +25,7 @@ from esupcon.data.cache import DATA_VARIABLE, Entry, cached, decoded_root, expan
 from esupcon.data.decode import DECODE_VERSION, DecodeSpec, Skipped, decode_images, fit_arrays, image_dimensions
 from esupcon.data.folders import read_folder
 from esupcon.data.named import (
-    DEFAULT_SIDES,
+    DEFAULT_SIZES,
     NAMES,
     PUBLISHED,
     bare_name,
@@ -181,8 +181,8 @@ def load(
     log: called with every message; the default prints to standard error.
     """
     options = _with_fields(options, fields)
-    if source in _REGISTERED:
-        return _load_registered(str(source), options)
+    if isinstance(source, str) and source in _REGISTERED:
+        return _load_registered(source, options)
     notes: list[str] = []
 
     def note(line: str) -> None:
@@ -195,14 +195,13 @@ def load(
         only = f"only {found.classes[0]!r}" if found.classes else "none"
         raise ValueError(f"{source} must have at least two classes; it has {only}.")
     if isinstance(found.images, np.ndarray):
-        channels, *size = found.images.shape[1:]
-        height, width = options.size or size
+        channels, *own_size = found.images.shape[1:]
+        height, width = options.size or own_size
         images = fit_arrays(found.images, DecodeSpec(height, width, options.channels or channels))
         kept, skipped = np.arange(len(images)), found.skipped
     else:
-        default = DEFAULT_SIDES.get(kind)
-        size_ = options.size or ((default, default) if default else _choose_size(found.images, options, note))
-        images, kept, skipped = _decode(found, found.images, size_, options, note)
+        size = options.size or DEFAULT_SIZES.get(kind) or _choose_size(found.images, options, note)
+        images, kept, skipped = _decode(found, found.images, size, options, note)
     labels = found.labels[kept]
     n_train = len(kept) if found.n_train is None else int(np.searchsorted(kept, found.n_train))
     train, test = np.arange(n_train), np.arange(n_train, len(kept))
@@ -229,8 +228,8 @@ def source_digest(source: str | os.PathLike[str], options: DataOptions | None = 
     the same data. A named set that is missing is downloaded, unless `download` is False.
     """
     options = _with_fields(options, fields)
-    if source in _REGISTERED:
-        return _load_registered(str(source), options).fingerprint
+    if isinstance(source, str) and source in _REGISTERED:
+        return _load_registered(source, options).fingerprint
 
     def ignore(line: str) -> None:
         pass
@@ -240,6 +239,10 @@ def source_digest(source: str | os.PathLike[str], options: DataOptions | None = 
 
 
 def _with_fields(options: DataOptions | None, fields: dict[str, Any]) -> DataOptions:
+    if options is not None and not isinstance(options, DataOptions):
+        raise ValueError(f"options must be a DataOptions; got {options!r}. Pass fields by name: image_size=32.")
+    if unknown := sorted(set(fields) - set(DataOptions.model_fields)):
+        raise ValueError(f"there is no option {unknown[0]!r}; choose from {', '.join(DataOptions.model_fields)}.")
     try:
         return DataOptions(**{**(dict(options) if options is not None else {}), **fields})
     except ValidationError as error:
@@ -263,7 +266,7 @@ def _load_registered(name: str, options: DataOptions) -> Dataset:
 
 def _identify(source: str | os.PathLike[str], options: DataOptions, log: Log) -> tuple[str, Path | None]:
     """Return the kind of a source and its path, which is None for a named set."""
-    text = os.fspath(source)
+    text = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
     if not isinstance(text, str) or not text:
         raise ValueError(f"source must be a name or a path; got {source!r}")
     name = next((name for name in NAMES if bare_name(name) == bare_name(text)), None) if source is text else None
@@ -290,7 +293,7 @@ def _identify(source: str | os.PathLike[str], options: DataOptions, log: Log) ->
 
 def _read(kind: str, path: Path | None, options: DataOptions, log: Log) -> Source:
     if kind == "digits":
-        return read_digits(options, log)
+        return read_digits()
     return READERS[kind](path or find_published(kind, options, log), options, log)
 
 

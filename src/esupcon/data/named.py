@@ -74,8 +74,8 @@ PUBLISHED = {
 }
 #: The sets that `load` knows by name.
 NAMES = ("digits", *PUBLISHED)
-#: Side of the images if no image_size is given.
-DEFAULT_SIDES = {"tiny_imagenet": 32, "caltech256": 64}
+#: Height and width of the images if no image_size is given.
+DEFAULT_SIZES = {"tiny_imagenet": (32, 32), "caltech256": (64, 64)}
 _MOST_DOWNLOADED, _MOST_UNPACKED = 8 << 30, 32 << 30  # a server or an archive without end must not fill the disk
 
 # --- Locate, download, unpack ----------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def _unpack(archive: Path, into: Path) -> None:
 # --- Read ------------------------------------------------------------------------------------------------------------
 
 
-def read_digits(options: DataOptions, log: Log) -> Source:
+def read_digits() -> Source:
     """Return scikit-learn's 1,797 handwritten digits; values 0 to 16 become v * 255 / 16."""
     from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import
 
