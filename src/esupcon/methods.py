@@ -186,15 +186,3 @@ def get_method(method: str | Method) -> Method:
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}.")
     return METHODS[method]
-
-
-def first_stage(method: str | Method) -> str | None:
-    """Shim of `Method.shared_stage`; to be deleted."""
-    known = METHODS.get(method) if isinstance(method, str) else method
-    return None if known is None or known.shared_stage is None else repr(known.shared_stage)
-
-
-def takes_first_stage(method: str | Method) -> bool:
-    """Shim of `Method.reuses_shared_stage`; to be deleted."""
-    known = METHODS.get(method) if isinstance(method, str) else method
-    return known is not None and known.reuses_shared_stage
