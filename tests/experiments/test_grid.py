@@ -232,6 +232,30 @@ def test_changed_data_are_computed_again_with_the_reason(tmp_path: Path, store: 
     assert keys_of(moved) == keys_of(before), "the path does not matter"
 
 
+def test_stopped_run_whose_data_changed_starts_again(tmp_path: Path, store: Store) -> None:
+    data = tmp_path / "list.npz"
+    plan = small_plan(tmp_path, methods=("ce",), n_seeds=1, source=data)
+    assert compute(task(store, plan.rows[0]), lambda: True, lambda event: None).kind == "stopped"
+    assert store.state(plan.rows[0].key) == "begun"
+    write_npz(data, seed=1)
+    state = run_grid([plan], store, InThisProcess())
+    assert state.is_complete, state.failed
+
+
+def test_result_that_cannot_be_read_is_a_failed_run(plan: Plan, store: Store) -> None:
+    key = plan.rows[0].key
+
+    class Damaging(Scripted):
+        def events(self, timeout: float) -> list[Event]:
+            if store.is_done(key):
+                (store.run_folder(key) / RESULT_FILE).write_text("{}")
+            return super().events(timeout)
+
+    state, _ = run(plan, store, Damaging(store))
+    assert list(state.failed) == [key]
+    assert state.n_done == 5
+
+
 def test_result_of_another_torch_is_reported_and_repeated_on_request(plan: Plan, store: Store) -> None:
     for row in plan.rows[:2]:
         store_quickly(store, task(store, row), versions={"torch": "1.0"})

@@ -157,6 +157,7 @@ def test_setting_that_would_be_ignored_is_an_error(table_name: str, overrides: d
         (f"title = 'x'\n{COLUMN}\n{COLUMN}", "two columns are called digits full"),
         (f"title = 'x'\ngrid = {{lr = []}}\n{COLUMN}", "the axis lr of the grid has no values"),
         (f"title = 'x'\nmodules = 'no.py'\n{COLUMN}", "names the module no.py"),
+        (f"title = 'x'\ngrid = {{image_size = [[8, 8]]}}\n{COLUMN}", "grid.image_size"),
         (f"title = 'x'\nmethods = ['x']\n{COLUMN}", "method must be among"),
         (
             f"title = 'x'\ngrid = {{lr = {list(range(1, 400))}, epochs = {list(range(1, 400))}}}\n{COLUMN}",

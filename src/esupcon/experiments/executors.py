@@ -106,8 +106,8 @@ class LocalExecutor:
 
     def submit(self, task: Task) -> None:
         index = next(i for i in range(self.slots) if i not in self._workers or self._workers[i].task is None)
-        if index in self._workers and self._workers[index].process.poll() is not None:
-            self._workers.pop(index).end(time.monotonic())
+        if index in self._workers and self._workers[index].is_ending:
+            self._workers.pop(index).end(time.monotonic() + _GRACE_SECONDS)
         if index not in self._workers:
             self._workers[index] = _Worker(self._environment(index), self._events)
         self._workers[index].give(task)
@@ -143,6 +143,7 @@ class _Worker:
 
     def __init__(self, environment: dict[str, str], events: SimpleQueue[Event]) -> None:
         self.task: Task | None = None
+        self._stopped = False
         self._events = events
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
         # -P: nothing is imported from the current folder. A session of its own: Ctrl-C reaches only the driver, which
@@ -158,6 +159,11 @@ class _Worker:
         )
         self._reader = threading.Thread(target=self._read_events, daemon=True)
         self._reader.start()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the process has ended, or ends because it was terminated."""
+        return self._stopped or self.process.poll() is not None
 
     def give(self, task: Task) -> None:
         self.task = task
@@ -187,7 +193,7 @@ class _Worker:
             for line in lines:
                 event = Event.model_validate_json(line)
                 if event.kind != "started":
-                    self.task = None
+                    self.task, self._stopped = None, event.kind == "stopped"
                 self._events.put(event)
             code = self.process.wait()
             task, self.task = self.task, None
@@ -201,7 +207,7 @@ class _Worker:
             hint = " (the system may have run out of memory)" if code == -signal.SIGKILL else ""
             name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
             return f"its process was ended by {name}{hint}"
-        self._errors.seek(0)
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 10_000))
         lines = self._errors.read().decode(errors="replace").split("\n")
         return ": ".join([f"its process ended with code {code}", *[line for line in lines if line.strip()][-1:]])
 

@@ -71,7 +71,8 @@ def run_grid(
     A run that fails is repeated once, then listed as failed while the others continue. Runs that begin with the same
     first stage train it once, if the executor is local and no table measures cost. A full disk ends the grid with an
     OSError. With `recompute`, stored results of another version of torch are computed again. `watch` receives the
-    state several times per second.
+    state several times per second. The rows of the returned state have the keys of the stored runs; a plan does not
+    know them before its data are read.
     """
     try:
         store.create()
@@ -161,11 +162,13 @@ class _Driver:
                     versions[version] += 1
                     continue
                 self.store.set_aside(key)
-            state.pending.append(key)
             if key in unreadable:
                 self._fail(key, unreadable[key])
+            else:
+                state.pending.append(key)
         if state.stored:
-            self.log(f"{len(state.stored)} of {count(len(state.rows), 'run')} are already stored.")
+            verb = "is" if len(state.stored) == 1 else "are"
+            self.log(f"{len(state.stored)} of {count(len(state.rows), 'run')} {verb} already stored.")
         for version in versions.keys() - {here}:
             self.log(
                 f"{count(versions[version], 'stored run')} used torch {version}. This is torch {here}, which may give "
@@ -207,6 +210,7 @@ class _Driver:
                 except (ValueError, OSError) as error:
                     problems[name] = one_line(error)
             if problems[name]:
+                self.state.pending.remove(key)
                 self._fail(key, problems[name])
 
     def share_stages(self) -> None:
@@ -258,9 +262,13 @@ class _Driver:
         state.running.pop(key, None)
         match event.kind:
             case "finished":
+                try:
+                    accuracy = percent(self.store.read(key).accuracy)
+                except ValueError as error:  # of a worker with another version of esupcon, for example
+                    self._fail(key, str(error))
+                    return
                 state.finished.append(key)
                 self._release_stage(key)
-                accuracy = percent(self.store.read(key).accuracy)
                 self.log(f"{state.n_done}/{len(state.rows)}  {state.rows[key].name}: {accuracy}")
             case "running_elsewhere":
                 state.running_elsewhere[key] = time.monotonic() + _LOOK_AGAIN_SECONDS
@@ -273,14 +281,13 @@ class _Driver:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.store.root))
             case "failed":
                 self.attempts[key] += 1
-                state.pending.appendleft(key)
                 if event.permanent or self.attempts[key] >= _ATTEMPTS or stopping:
                     self._fail(key, event.error)
                 else:
                     self.log(f"{state.rows[key].name} failed and is repeated once: {event.error}")
+                    state.pending.appendleft(key)
 
     def _fail(self, key: str, reason: str) -> None:
-        self.state.pending.remove(key)
         self.state.failed[key] = reason
         self.store.note_failure(key, reason)
         self._release_stage(key)

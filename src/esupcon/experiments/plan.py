@@ -162,6 +162,8 @@ def _read_toml(kind: type[Model], folder: Literal["tables", "profiles"], name: s
         raise FileNotFoundError(
             f"{name!r} is neither a shipped {word} ({', '.join(shipped(folder))}) nor a file. Check the name."
         )
+    if not is_shipped and path.stat().st_size > _MAX_FILE_BYTES:
+        raise ValueError(f"{path} must be a {word} file of at most {_MAX_FILE_BYTES / 1e6:.0f} MB; it is larger.")
     source = resources.files("esupcon.experiments").joinpath(folder, f"{name}.toml") if is_shipped else path
     try:
         content = tomllib.loads(source.read_text(encoding="utf-8"))
@@ -218,7 +220,10 @@ def _read_plugins(table: Table, path: Path | None) -> tuple[Plugin, ...]:
             raise ValueError(
                 f"table {table.name} names the module {name}, which lies outside its folder. Move it there."
             )
-        plugins.append(Plugin(name=file.stem, path=str(file), text=file.read_text(encoding="utf-8")))
+        try:
+            plugins.append(Plugin(name=file.stem, path=str(file), text=file.read_text(encoding="utf-8")))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} must be a Python file in UTF-8: {error}.") from None
     return tuple(plugins)
 
 
@@ -332,21 +337,20 @@ def make_plan(
         what = f"table {about.name}, profile {scale.name}"
         spec = _spec(column.dataset, {name: value for layer in layers for name, value in layer.items()}, plugins, what)
         words = [column.setting if not point or column.setting != "full" else "", _listing(point)]
-        rows.append(
-            Row(
-                table=about.name,
-                profile=scale.name,
-                dataset=column.dataset,
-                setting=", ".join(word for word in words if word),
-                method=method,
-                seed=seed,
-                spec=spec,
-                reduced=_reduced(about, column, spec),
-                grid=point,
-                paper_accuracy=column.paper_accuracy.get(method),
-                paper_ece=column.paper_ece.get(method),
-            )
-        )
+        row = {
+            "table": about.name,
+            "profile": scale.name,
+            "dataset": column.dataset,
+            "setting": ", ".join(word for word in words if word),
+            "method": method,
+            "seed": seed,
+            "spec": spec,
+            "reduced": _reduced(about, column, spec),
+            "grid": point,
+            "paper_accuracy": column.paper_accuracy.get(method),
+            "paper_ece": column.paper_ece.get(method),
+        }
+        rows.append(_validated(Row, row, what))
     return Plan(
         table=about.name,
         profile=scale.name,

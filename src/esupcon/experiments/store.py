@@ -52,7 +52,7 @@ from esupcon.training.result import HISTORY_FILE, RESULT_FILE, TIMING_FILE, Resu
 LOG_FILE = "log.txt"
 STUDY_SUFFIX = ".jsonl"
 _FOLDERS = ("runs", "work", "stages", "failed", "plans", "locks", "aside")
-_MEMORY_PER_BYTE = 20  # of parsed JSON, measured generously
+_MEMORY_PER_BYTE = 20  # of JSON: upper bound of what its values take in memory
 
 State = Literal["done", "running", "begun", "failed", "open"]
 Lines = list[dict[str, Any]]
@@ -113,6 +113,10 @@ class Store:
 
     def create(self) -> None:
         """Create the folders; refuse a folder that holds files of others under these names."""
+        if self.root.is_file():
+            raise ValueError(
+                f"{self.root} is a file; a store of runs is a folder. Bring a study into one: import_study."
+            )
         owned = OwnedFolder(self.root, _FOLDERS)
         try:
             owned.claim()
@@ -171,6 +175,8 @@ class Store:
         """Return a finished run; raise a ValueError that names the file if it is damaged or has another key."""
         folder = self.run_folder(key)
         try:
+            for name in (RESULT_FILE, HISTORY_FILE, TIMING_FILE):
+                _check_size(folder / name)
             result = Result.read(folder)
         except FileNotFoundError as error:
             raise ValueError(str(error)) from None
@@ -206,7 +212,7 @@ class Store:
         if not path.is_file():
             return None
         try:
-            check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
+            _check_size(path)
             return str(read_json(path)["error"])
         except (ValueError, KeyError, TypeError, OSError):
             return f"{path} cannot be read"
@@ -239,7 +245,7 @@ class Store:
         plans, problems = [], []
         for path in sorted((self.root / "plans").glob("*.json")):
             try:
-                check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
+                _check_size(path)
                 plans.append(_validated(Plan, read_json(path), str(path)))
             except (ValueError, OSError) as error:
                 problems.append(f"a plan is left out: {one_line(error)} The command that made it makes it again.")
@@ -337,7 +343,7 @@ def _study_lines(contents: Contents) -> Iterator[dict[str, Any]]:
 
 
 def _read_study(path: Path) -> Contents:
-    check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
+    _check_size(path)
     plans: list[Plan] = []
     runs: dict[str, StoredRun] = {}
     problems = []
@@ -354,6 +360,12 @@ def _read_study(path: Path) -> Contents:
         except ValueError as error:
             problems.append(f"left out: {one_line(error)}")
     return Contents(path, sorted(plans, key=lambda plan: plan.asked), runs, problems, {})
+
+
+def _check_size(path: Path) -> None:
+    """Raise a ValueError if a JSON file is too large to be read on this machine."""
+    if path.is_file():
+        check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
 
 
 def _parsed(text: bytes, where: str) -> Any:

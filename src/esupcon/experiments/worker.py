@@ -67,7 +67,7 @@ def compute(task: Task, should_stop: Callable[[], bool], report: Callable[[Event
             _train(task, store, should_stop)
         except TrainingInterrupted:
             return Event(key=key, kind="stopped")
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a plugin may exit
             text = " ".join(str(error).split())
             return Event(
                 key=key,
