@@ -52,7 +52,7 @@ def test_probability_zero_excludes_a_class_unless_its_weight_is_zero() -> None:
     p, q = [[0.0, 0.4, 0.6]], [[0.9, 0.05, 0.05]]
     assert combine_posteriors([p, q])[0, 0] == 0.0
     assert combine_posteriors([p, q], weights=[0, 1])[0, 0] == pytest.approx(0.9)
-    with pytest.raises(ValueError, match="product of row 0 is zero for every class"):
+    with pytest.raises(ValueError, match="must be positive for some class; got 0 at row 0"):
         combine_posteriors([[[0.0, 1.0]], [[1.0, 0.0]]])
 
 
@@ -60,21 +60,20 @@ P = np.array([[0.5, 0.5]])
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("tables", "keywords", "says"),
     [
-        (lambda: combine_posteriors([]), "got shapes []"),
-        (lambda: combine_posteriors([P, np.array([[0.2, 0.3, 0.5]])]), "got shapes [(1, 2), (1, 3)]"),
-        (lambda: combine_posteriors([P, 2 * P]), "posteriors[1] must sum to 1"),
-        (lambda: combine_posteriors([P], "mean"), "rule must be 'product' or 'sum'; got 'mean'"),
-        (lambda: combine_posteriors([P, P], weights=[1.0]), "weights must be 2 non-negative numbers"),
-        (lambda: combine_posteriors([P, P], weights=[1.0, -1.0]), "weights must be 2"),
-        (lambda: combine_posteriors([P, P], weights=[0.0, 0.0]), "not all 0"),
-        (lambda: combine_posteriors([P, P], weights=[np.nan, 1.0]), "weights must be 2"),
-        (lambda: combine_posteriors([P], "sum", priors=[0.5, 0.5]), "priors are used by the product rule only"),
-        (lambda: combine_posteriors([P], priors=[1.0, 0.0]), "priors must be positive in a product; class 1 has 0"),
+        ([], {}, "got shapes []"),
+        ([P, np.array([[0.2, 0.3, 0.5]])], {}, "got shapes [(1, 2), (1, 3)]"),
+        ([P, 2 * P], {}, "posteriors[1] must sum to 1"),
+        ([P], {"rule": "mean"}, "rule 'mean'"),
+        ([P, P], {"weights": [1.0]}, "weights must be 2 non-negative numbers"),
+        ([P, P], {"weights": [1.0, -1.0]}, "weights must be 2"),
+        ([P, P], {"weights": [0.0, 0.0]}, "not all 0"),
+        ([P, P], {"weights": [np.nan, 1.0]}, "weights must be 2"),
+        ([P], {"priors": [1.0, 0.0]}, "priors must be positive in a product; got 0 at class 1"),
     ],
 )
-def test_impossible_input_is_refused(call, says: str) -> None:
+def test_impossible_input_is_refused(tables, keywords, says: str) -> None:
     with pytest.raises(ValueError) as caught:  # the message is compared below
-        call()
+        combine_posteriors(tables, **keywords)
     assert says in str(caught.value)

@@ -13,6 +13,7 @@ from esupcon.probability import (
     estimate_priors,
     fit_temperature,
     prior_shift_test,
+    priors,
     softmax,
 )
 
@@ -78,12 +79,6 @@ def test_adaptation_is_bayes_rule() -> None:
     np.testing.assert_allclose(adapt_to_priors(before, source, source), before, atol=1e-12)
 
 
-def test_estimate_approaches_the_true_priors() -> None:
-    source, target = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.1, 0.8])
-    before, _, _ = gaussian_posteriors(np.random.default_rng(1), 40_000, source, target)
-    assert np.abs(estimate_priors(before, source).priors - target).max() < 0.01
-
-
 @pytest.mark.parametrize("pseudo_count", [0.0, 30.0])
 def test_estimate_is_the_maximum_that_another_optimiser_finds(pseudo_count: float) -> None:
     source = np.array([0.5, 0.3, 0.2])
@@ -94,31 +89,20 @@ def test_estimate_is_the_maximum_that_another_optimiser_finds(pseudo_count: floa
         return -np.log((p / source) @ priors).sum() - pseudo_count * source @ np.log(priors)
 
     found = minimize(cost, np.zeros(2), options={"gtol": 1e-8})
-    estimate = estimate_priors(p, source, pseudo_count=pseudo_count, tolerance=1e-12, max_iterations=100_000)
+    estimate = estimate_priors(p, source, pseudo_count=pseudo_count)
     np.testing.assert_allclose(estimate.priors, softmax(np.append(found.x, 0.0)[None])[0], atol=1e-4)
 
 
-def test_one_iteration_is_the_step_of_saerens() -> None:
+def test_one_iteration_is_the_step_of_saerens(monkeypatch) -> None:
     source = np.array([0.5, 0.3, 0.2])
     p, _, _ = gaussian_posteriors(np.random.default_rng(3), 50, source, [0.2, 0.5, 0.3])
-    one = estimate_priors(p, source, pseudo_count=0, max_iterations=1)
+    monkeypatch.setattr(priors, "MOST_STEPS", 1)
+    one = estimate_priors(p, source, pseudo_count=0)
     np.testing.assert_allclose(one.priors, p.mean(axis=0), atol=1e-12)
-    two = estimate_priors(p, source, pseudo_count=0, max_iterations=2)
+    monkeypatch.setattr(priors, "MOST_STEPS", 2)
+    two = estimate_priors(p, source, pseudo_count=0)
     np.testing.assert_allclose(two.priors, adapt_to_priors(p, source, one.priors).mean(axis=0), atol=1e-12)
     assert (one.iterations, one.converged, two.iterations) == (1, False, 2)
-
-
-def test_reported_gap_bounds_the_missing_likelihood() -> None:
-    source = np.array([0.5, 0.3, 0.2])
-    p, _, _ = gaussian_posteriors(np.random.default_rng(4), 500, source, [0.2, 0.5, 0.3])
-
-    def likelihood(priors):
-        return np.log((p / source) @ priors).mean()
-
-    best = likelihood(estimate_priors(p, source, pseudo_count=0, tolerance=1e-13, max_iterations=100_000).priors)
-    for steps in (1, 3, 10, 30):
-        early = estimate_priors(p, source, pseudo_count=0, max_iterations=steps)
-        assert 0 <= best - likelihood(early.priors) <= early.gap + 1e-13
 
 
 def test_p_values_are_uniform_without_a_shift() -> None:
@@ -145,7 +129,7 @@ def test_adapted_rows_and_estimates_are_distributions(n: int, n_classes: int, se
     p = rng.dirichlet(np.full(n_classes, 0.3), size=n)
     source, target = rng.dirichlet(np.ones(n_classes), size=2)
     np.testing.assert_allclose(adapt_to_priors(p, source, target).sum(axis=1), 1.0)
-    test = prior_shift_test(p, source, max_iterations=200)
+    test = prior_shift_test(p, source)
     assert test.estimate.priors.sum() == pytest.approx(1.0)
     assert (test.estimate.priors >= 0).all()
     assert 0.0 <= test.p_value <= 1.0
@@ -163,26 +147,16 @@ def test_few_rows_do_not_rule_out_a_class() -> None:
     assert estimate_priors(one, [1 / 3] * 3).priors == pytest.approx([0.5, 0.25, 0.25], abs=1e-3)
 
 
-def test_prior_of_a_class_that_no_longer_occurs_is_near_zero() -> None:
-    source = np.array([0.5, 0.3, 0.2])
-    p, _, y = gaussian_posteriors(np.random.default_rng(7), 5000, source, [0.6, 0.3, 0.1])
-    assert estimate_priors(p[y != 2], source).priors[2] < 0.01
-
-
 def test_class_without_training_samples_keeps_prior_zero() -> None:
     p = np.array([[0.5, 0.5, 0.0], [0.8, 0.2, 0.0]])
     test = prior_shift_test(p, [0.6, 0.4, 0.0])
     assert test.degrees_of_freedom == 1
     assert test.estimate.priors[2] == 0.0
-    with pytest.raises(ValueError, match=r"must be 0 where source_priors are; class 2 has 0\.1"):
+    assert prior_shift_test([[1.0, 0.0]], [1.0, 0.0]).p_value == 1.0  # one class cannot shift
+    with pytest.raises(ValueError, match=r"must be 0 where source_priors are; got 0\.1 at class 2"):
         adapt_to_priors(p, [0.6, 0.4, 0.0], [0.5, 0.4, 0.1])
-    with pytest.raises(ValueError, match="row 0 is not"):
+    with pytest.raises(ValueError, match=r"got 0\.1 at row 0, column 2"):
         estimate_priors([[0.5, 0.4, 0.1]], [0.6, 0.4, 0.0])
-
-
-def test_one_class_in_training_cannot_shift() -> None:
-    test = prior_shift_test([[1.0, 0.0]], [1.0, 0.0])
-    assert (test.degrees_of_freedom, test.p_value) == (0, 1.0)
 
 
 def test_class_priors() -> None:
@@ -206,12 +180,8 @@ def test_invalid_priors_are_refused(priors) -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="row 1 gives all its probability to classes whose target prior is 0"):
+    with pytest.raises(ValueError, match="whose target prior is not 0; got 0 at row 1"):
         adapt_to_priors([[0.5, 0.5], [0.0, 1.0]], [0.5, 0.5], [1.0, 0.0])
-    with pytest.raises(ValueError, match="tolerance must be positive"):
-        estimate_priors([[0.5, 0.5]], [0.5, 0.5], tolerance=0)
     for pseudo_count in (-1.0, np.inf, np.nan):
         with pytest.raises(ValueError, match="pseudo_count must be a number of at least 0"):
             estimate_priors([[0.5, 0.5]], [0.5, 0.5], pseudo_count=pseudo_count)
-    with pytest.raises(ValueError, match="max_iterations must be a whole number"):
-        estimate_priors([[0.5, 0.5]], [0.5, 0.5], max_iterations=0)

@@ -13,12 +13,10 @@ from esupcon.probability.calibration import (
     smoothed_temperature,
 )
 from esupcon.probability.combine import combine_posteriors
-from esupcon.probability.conformal import ConformalSets, coverage, fit_conformal, mean_set_size
-from esupcon.probability.diagram import calibration_diagram, reliability_diagram, save_figure
+from esupcon.probability.conformal import coverage, fit_conformal, mean_set_size
+from esupcon.probability.diagram import calibration_diagram, reliability_diagram
 from esupcon.probability.metrics import (
-    ClassFigures,
     Figures,
-    Interval,
     ReliabilityBins,
     accuracy,
     bootstrap_intervals,
@@ -40,58 +38,15 @@ from esupcon.probability.ood import (
     prototype_distance_score,
 )
 from esupcon.probability.predictions import Predictions, log_softmax, softmax
-from esupcon.probability.priors import (
-    PriorEstimate,
-    PriorShiftTest,
-    adapt_to_priors,
-    class_priors,
-    estimate_priors,
-    prior_shift_test,
-)
+from esupcon.probability.priors import adapt_to_priors, class_priors, estimate_priors, prior_shift_test
 
+# fmt: off
 __all__ = [
-    "Calibration",
-    "CalibrationFigures",
-    "ClassFigures",
-    "ConformalSets",
-    "Figures",
-    "Interval",
-    "Mahalanobis",
-    "Predictions",
-    "PriorEstimate",
-    "PriorShiftTest",
-    "ReliabilityBins",
-    "accuracy",
-    "adapt_to_priors",
-    "auroc",
-    "bootstrap_intervals",
-    "brier_score",
-    "calibration_diagram",
-    "can_calibrate",
-    "class_priors",
-    "combine_posteriors",
-    "confusion_matrix",
-    "coverage",
-    "energy_score",
-    "estimate_priors",
-    "expected_calibration_error",
-    "fit_conformal",
-    "fit_mahalanobis",
-    "fit_temperature",
-    "held_out_calibration",
-    "knn_score",
-    "log_softmax",
-    "max_logit_score",
-    "max_softmax_score",
-    "mean_set_size",
-    "measure",
-    "negative_log_likelihood",
-    "paper_calibration",
-    "prior_shift_test",
-    "prototype_distance_score",
-    "reliability_bins",
-    "reliability_diagram",
-    "save_figure",
-    "smoothed_temperature",
-    "softmax",
+    "Calibration", "CalibrationFigures", "Figures", "Mahalanobis", "Predictions", "ReliabilityBins", "accuracy",
+    "adapt_to_priors", "auroc", "bootstrap_intervals", "brier_score", "calibration_diagram", "can_calibrate",
+    "class_priors", "combine_posteriors", "confusion_matrix", "coverage", "energy_score", "estimate_priors",
+    "expected_calibration_error", "fit_conformal", "fit_mahalanobis", "fit_temperature", "held_out_calibration",
+    "knn_score", "log_softmax", "max_logit_score", "max_softmax_score", "mean_set_size", "measure",
+    "negative_log_likelihood", "paper_calibration", "prior_shift_test", "prototype_distance_score",
+    "reliability_bins", "reliability_diagram", "smoothed_temperature", "softmax",
 ]

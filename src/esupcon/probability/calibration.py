@@ -1,11 +1,6 @@
-"""Fit a temperature, measure what it changes, and turn logits into calibrated probabilities.
+"""Fit a temperature, measure what it changes, and turn logits into calibrated probabilities."""
 
-`held_out_calibration` fits the temperature on samples kept aside from training and measures it on the test set.
-`paper_calibration` is the protocol of the paper, which uses a fifth of the test set for the temperature; use it to
-compare with published numbers.
-"""
-
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,13 +20,12 @@ from esupcon.probability.metrics import (
 )
 from esupcon.probability.predictions import (
     FloatArray,
-    IntArray,
     Predictions,
-    as_fraction,
     as_labels,
     as_logits_and_labels,
     as_priors,
     log_softmax,
+    refuse,
     softmax,
 )
 from esupcon.probability.priors import estimate_priors
@@ -51,27 +45,20 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
 
         g(T) = mean_i ( Σ_k p_ik(T) z_ik  -  z_{i,y_i} ),
 
-    falls as T grows and has at most one zero, which is bracketed and found on log T. T is kept within
-
-        [ gap / 1000,  1000 · range ],
-
-    where gap is the median over rows of (largest logit - next different one) and range that of (largest - smallest).
-    The lower end is returned if every row ranks its label first (no T is small enough), the upper end if the logits
-    point away from the labels (none is large enough), and 1.0 if all rows are constant. Masked classes (-inf) are
-    ignored; a masked label raises ValueError.
+    falls as T grows and has at most one zero, found on log T. T is kept within [gap / 1000, 1000 · range], where gap is
+    the median over rows of (largest logit - next different one) and range that of (largest - smallest): the lower end
+    is returned if every row ranks its label first, the upper end if the logits point away from the labels, and 1.0 if
+    all rows are constant. Masked classes (-inf) are ignored; a masked label raises ValueError.
 
     Our own code, because scikit-learn's private temperature scaling guesses from the values whether they are logits,
     and limits T to e^±10.
     """
+    from scipy.optimize import brentq  # type: ignore[import-untyped]  # noqa: PLC0415 - half of the import time
+
     z, y = as_logits_and_labels(logits, labels)
     rows = np.arange(len(z))
     masked = z == -np.inf
-    if masked[rows, y].any():
-        row = int(masked[rows, y].argmax())
-        raise ValueError(
-            f"fit_temperature needs a possible label in every row; label {y[row]} of row {row} has logit -inf. "
-            "Leave out the samples of masked classes."
-        )
+    refuse(masked[rows, y], "logits of the labels must be finite", z[rows, y], "Leave out samples of masked classes.")
     z = np.where(masked, 0.0, z - z.max(axis=1, keepdims=True))
     drop, farthest = -z, -z.min(axis=1)
     informative = farthest > _NEGLIGIBLE_GAP
@@ -90,14 +77,11 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
         expected = (weight * z).sum(axis=1) / weight.sum(axis=1)
         return float(np.mean((expected - z[rows, y]) / scale))
 
-    from scipy.optimize import brentq  # type: ignore[import-untyped]  # noqa: PLC0415 - half of the import time
-
-    log_lower, log_upper = float(np.log(lower)), float(np.log(upper))
-    if slope(log_lower) <= 0.0:
+    if slope(np.log(lower)) <= 0.0:
         return lower
-    if slope(log_upper) >= 0.0:
+    if slope(np.log(upper)) >= 0.0:
         return upper
-    return float(np.exp(brentq(slope, log_lower, log_upper, xtol=1e-10, rtol=1e-12)))
+    return float(np.exp(brentq(slope, np.log(lower), np.log(upper), xtol=1e-10, rtol=1e-12)))
 
 
 def smoothed_temperature(logits: ArrayLike, labels: ArrayLike, *, balance: bool = False) -> float:
@@ -115,11 +99,15 @@ def smoothed_temperature(logits: ArrayLike, labels: ArrayLike, *, balance: bool 
             f"a temperature needs samples of at least two classes; got {len(y)} sample(s) of {len(np.unique(y))} "
             f"class(es). Pass more labelled samples that were not trained on, {FEW_SAMPLES} or more if possible."
         )
-    ranked = np.sort(z, axis=1)
-    margins = ranked[:, -1] - ranked[:, -2]
-    typical = int(np.argsort(margins, kind="stable")[len(margins) // 2])
-    second = int(np.argsort(z[typical], kind="stable")[-2])
-    rows = _balanced_rows(y) if balance else np.arange(len(y))
+    order = np.argsort(z, axis=1, kind="stable")
+    ranked = np.take_along_axis(z, order, axis=1)
+    typical = int(np.argsort(ranked[:, -1] - ranked[:, -2], kind="stable")[len(z) // 2])
+    second = order[typical, -2]
+    rows = np.arange(len(y))
+    if balance:
+        counts = np.bincount(y)
+        most = min(int(counts.max()), _MAX_REPEATS * int(counts[counts > 0].min()))
+        rows = np.concatenate([np.resize(rows[y == k], max(most, n)) for k, n in enumerate(counts) if n])
     return fit_temperature(np.concatenate([z[rows], z[[typical]]]), np.concatenate([y[rows], [second]]))
 
 
@@ -161,23 +149,21 @@ def paper_calibration(
 ) -> CalibrationFigures:
     """Fit the temperature on a stratified `fraction` of a test set and measure it on the rest, as the paper does.
 
-    The seed decides the draw and the resamples. Below 100 samples the temperature is the smoothed one.
+    Use it to compare with published numbers. Below 100 samples the temperature is the smoothed one.
     """
-    as_fraction(fraction, name="fraction")
     rest, chosen = stratified_split(predictions.labels, fraction, seed)
-    logits, labels = predictions.logits[chosen], predictions.labels[chosen]
     fit = smoothed_temperature if len(chosen) < FEW_SAMPLES else fit_temperature
+    temperature = fit(predictions.logits[chosen], predictions.labels[chosen])
     evaluation = Predictions(predictions.logits[rest], predictions.labels[rest])
-    return _figures("paper", fit(logits, labels), len(chosen), evaluation, n_resamples, seed)
+    return _figures("paper", temperature, len(chosen), evaluation, n_resamples, seed)
 
 
 class Calibration(Record):
     """How a classifier turns logits into probabilities: softmax(logits / temperature + bias).
 
-    how, n: where the temperature comes from, and on how many samples it was fitted.
-    class_counts: training samples of every class; `balanced` if training drew all classes equally often.
-    class_weight: factor of every class's posterior.
-    target_priors: class priors that the probabilities are for; None: those of training.
+    The temperature was fitted on `n` samples. `class_counts` are the training samples of every class, `balanced` if
+    training drew all classes equally often, `class_weight` the factor of every class's posterior, and `target_priors`
+    the class priors that the probabilities are for; None: those of training.
     """
 
     temperature: float = Field(default=1.0, gt=0)
@@ -206,13 +192,8 @@ class Calibration(Record):
             return self.model_copy(update={"target_priors": None})
         source = self.source_priors
         target = as_priors(priors, n_classes=len(source), name="priors")
-        unseen = (source == 0) & (target > 0)
-        if unseen.any():
-            k = int(unseen.argmax())
-            raise ValueError(
-                f"priors must be 0 for classes without training samples; class {k} has {target[k]:.4g}. "
-                "Train with samples of it first."
-            )
+        expected = "priors must be 0 for classes without training samples"
+        refuse((source == 0) & (target > 0), expected, target, "Train with samples of it first.", axes=("class",))
         return self.model_copy(update={"target_priors": tuple(target.tolist())})
 
     def adapt(self, logits: ArrayLike) -> Self:
@@ -254,7 +235,7 @@ class Calibration(Record):
 def _figures(
     protocol: Literal["paper", "held-out"], temperature: float, n: int, test: Predictions, n_resamples: int, seed: int
 ) -> CalibrationFigures:
-    values: dict[str, object] = {}
+    values: dict[str, Any] = {}
     for side, scale in (("before", 1.0), ("after", temperature)):
         p = test.probabilities(scale)
         interval = bootstrap_intervals(p, test.labels, n_resamples=n_resamples, rng=seed)["ece"]
@@ -264,13 +245,6 @@ def _figures(
             f"nll_{side}": finite(negative_log_likelihood(p, test.labels)),
             f"bins_{side}": reliability_bins(p, test.labels),
         }
-    return CalibrationFigures.model_validate(
-        {"protocol": protocol, "temperature": temperature, "n_calibration": n, "n_evaluation": len(test), **values}
+    return CalibrationFigures(
+        protocol=protocol, temperature=temperature, n_calibration=n, n_evaluation=len(test), **values
     )
-
-
-def _balanced_rows(labels: IntArray) -> IntArray:
-    counts = np.bincount(labels)
-    most = min(int(counts.max()), _MAX_REPEATS * int(counts[counts > 0].min()))
-    rows = [np.resize(np.flatnonzero(labels == k), max(most, n)) for k, n in enumerate(counts) if n]
-    return np.concatenate(rows).astype(np.int64)

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from esupcon.probability.predictions import FloatArray, as_numbers, as_priors, as_probabilities, softmax
+from esupcon.probability.predictions import FloatArray, as_numbers, as_priors, as_probabilities, refuse, softmax
 
 
 def combine_posteriors(
@@ -18,39 +18,31 @@ def combine_posteriors(
 ) -> FloatArray:
     """Return one table of posteriors (n, K) from R tables of the same samples.
 
-    "sum":      p_k = Σ_r w_r p_rk,   weights rescaled to sum to one.
+    "sum":      p_k = Σ_r w_r p_rk,   weights rescaled to sum to one; priors are not used.
     "product":  p_k ∝ priors_k^(1 - Σ_r w_r) Π_r p_rk^w_r,   for classifiers with independent evidence.
 
     Weights are 1 by default, priors equal; a product with weights that sum to one is a geometric mean. Calibrate the
     result: products of overlapping evidence are overconfident and means of diverse classifiers underconfident, even if
     each one is calibrated. `np.log` of the result are logits for `smoothed_temperature`.
     """
-    if rule not in ("product", "sum"):
-        raise ValueError(f"rule must be 'product' or 'sum'; got {rule!r}. See combine_posteriors.")
     tables = [as_probabilities(table, name=f"posteriors[{r}]") for r, table in enumerate(posteriors)]
-    if not tables or len({table.shape for table in tables}) > 1:
+    if len({table.shape for table in tables}) != 1 or rule not in ("product", "sum"):
         raise ValueError(
-            f"posteriors must be one table or more of the same samples and classes; got shapes "
-            f"{[table.shape for table in tables]}. Predict the same rows with every classifier."
+            f"posteriors must be tables of the same samples and classes, rule 'product' or 'sum'; got shapes "
+            f"{[table.shape for table in tables]}, rule {rule!r}. Predict the same rows with every classifier."
         )
     p = np.stack([table / table.sum(axis=1, keepdims=True) for table in tables])
     w = np.ones(len(p)) if weights is None else as_numbers(weights, name="weights")
-    if w.shape != (len(p),) or not np.isfinite(w).all() or (w < 0).any() or w.sum() == 0:
+    if w.shape != (len(p),) or not ((w >= 0) & (w < np.inf)).all() or w.sum() == 0:
         raise ValueError(f"weights must be {len(p)} non-negative numbers, not all 0; got {w.tolist()}.")
     if rule == "sum":
-        if priors is not None:
-            raise ValueError("priors are used by the product rule only. Omit them for the sum rule.")
         mean: FloatArray = np.tensordot(w / w.sum(), p, axes=1)
         return mean
     prior = np.ones(p.shape[2]) if priors is None else as_priors(priors, n_classes=p.shape[2], name="priors")
-    if (prior == 0).any():
-        raise ValueError(f"priors must be positive in a product; class {int((prior == 0).argmax())} has 0.")
+    refuse(prior == 0, "priors must be positive in a product", prior, "Leave the class out.", axes=("class",))
     # A probability of 0 excludes its class in a product; logarithms keep long products from underflowing.
     excluded = ((p == 0) & (w > 0)[:, None, None]).any(axis=0)
-    if excluded.all(axis=1).any():
-        raise ValueError(
-            f"the product of row {int(excluded.all(axis=1).argmax())} is zero for every class: each has probability 0 "
-            "from some classifier. Calibrate the classifiers first, or use rule='sum'."
-        )
+    remedy = "Calibrate the classifiers first, or use rule='sum'."
+    refuse(excluded.all(axis=1), "a product must be positive for some class", np.zeros(len(excluded)), remedy)
     log_p = np.tensordot(w, np.log(np.where(p == 0, 1.0, p)), axes=1) + (1.0 - w.sum()) * np.log(prior)
     return softmax(np.where(excluded, -np.inf, log_p))

@@ -1,7 +1,4 @@
-"""Draw reliability diagrams: accuracy against confidence, the gap between them, and how many samples each bin holds.
-
-Needs matplotlib (the extra `report`), which is imported when a diagram is drawn.
-"""
+"""Draw reliability diagrams: accuracy against confidence, the gap between them, and how many samples each bin holds."""
 
 import os
 from pathlib import Path
@@ -20,15 +17,9 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, which colour-blind readers can tell apart; in grey print, hatching marks the gap.
 _BLUE, _LIGHT_BLUE, _VERMILION = "#0072B2", "#56B4E9", "#D55E00"
 _BAR: dict[str, Any] = {"align": "edge", "linewidth": 0.5, "edgecolor": "black"}
-_GAP: dict[str, Any] = {"facecolor": (1, 1, 1, 0.45), "linewidth": 0.8}
-_OVERCONFIDENT = {**_GAP, "edgecolor": _VERMILION, "hatch": "/////"}
-_UNDERCONFIDENT = {**_GAP, "edgecolor": _BLUE, "hatch": "\\\\\\\\\\"}
-_DIAGONAL: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.0}
-_ACCURACY: dict[str, Any] = {"color": _BLUE, "linewidth": 1.6}
-_CONFIDENCE: dict[str, Any] = {"color": _VERMILION, "linewidth": 1.6, "linestyle": (0, (2, 1.2))}
-
+_GAP: dict[str, Any] = {"facecolor": (1, 1, 1, 0.45), "linewidth": 0.8, "edgecolor": _VERMILION, "hatch": "/////"}
 # No dates in the files, so that the same figure gives the same bytes.
-_METADATA: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+_METADATA: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def reliability_diagram(
@@ -42,9 +33,12 @@ def reliability_diagram(
 ) -> "Figure":
     """Draw `bins`, and `after` beside it if given. Write the figure to `path` (.png, .svg or .pdf) if given.
 
-    The intervals are those of the ECE, shown with it. Titles are shown above a pair.
+    The intervals are those of the ECE, shown with it. Titles are shown above a pair. Needs the extra `report`.
     """
+    if path is not None and Path(path).suffix not in _METADATA:
+        raise ValueError(f"the file name of a diagram must end in .png, .svg or .pdf; got {Path(path).name!r}.")
     try:
+        import matplotlib  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
         raise ValueError("a diagram needs matplotlib. Install it with: pip install 'esupcon[report]'") from None
@@ -58,9 +52,13 @@ def reliability_diagram(
             axes[0, column].set_title(titles[column], fontsize=10)
     axes[0, 0].set_ylabel("accuracy")
     axes[1, 0].set_ylabel("share of\nsamples")
-    _add_legend(figure, columns=2 if after is None else 3)
+    handles = [handle for each in axes[:, 0] for handle in each.get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=1 + len(panels), fontsize=8, frameon=False)
     if path is not None:
-        save_figure(figure, path)
+        kind, metadata = Path(path).suffix[1:], _METADATA[Path(path).suffix]
+        # Text stays text in SVG, and its identifiers do not change from run to run.
+        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "esupcon"}):
+            write_whole(path, lambda file: figure.savefig(file, format=kind, dpi=200, metadata=metadata))
     return figure
 
 
@@ -76,63 +74,25 @@ def calibration_diagram(figures: CalibrationFigures, path: str | os.PathLike[str
     )
 
 
-def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> Path:
-    """Write the figure in the format of the file name; the same figure gives the same bytes."""
-    import matplotlib  # noqa: PLC0415
-
-    target = Path(path)
-    kind = target.suffix.lower().removeprefix(".")
-    if kind not in _METADATA:
-        raise ValueError(
-            f"the file name of a diagram must end in .png, .svg or .pdf; got {target.name!r}. "
-            "PNG is for screens, SVG and PDF for print."
-        )
-    # Text stays text in SVG, and its identifiers do not change from run to run.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "esupcon"}):
-        return write_whole(target, lambda file: figure.savefig(file, format=kind, dpi=200, metadata=_METADATA[kind]))
-
-
 def _draw_panel(upper: "Axes", lower: "Axes", bins: ReliabilityBins, interval: Bounds | None) -> None:
     held = np.flatnonzero(bins.counts)
-    left, width = bins.edges[held], np.diff(bins.edges)[held]
+    left, width = bins.edges[held], 1 / len(bins.counts)
     accuracy, confidence = (np.array(values, float)[held] for values in (bins.accuracy, bins.confidence))
-    upper.bar(left, accuracy, width, color=_LIGHT_BLUE, **_BAR)
-    over = confidence > accuracy
-    for chosen, style in ((over, _OVERCONFIDENT), (~over, _UNDERCONFIDENT)):
-        gap = (confidence - accuracy)[chosen]
-        upper.bar(left[chosen], gap, width[chosen], bottom=accuracy[chosen], align="edge", **style)
+    upper.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1.0, label="perfect calibration")
+    upper.bar(left, accuracy, width, color=_LIGHT_BLUE, label="accuracy", **_BAR)
+    upper.bar(left, confidence - accuracy, width, bottom=accuracy, align="edge", label="gap to confidence", **_GAP)
     # A thick line at the accuracy, whichever side of it the gap lies on.
     upper.hlines(accuracy, left, left + width, color="black", linewidth=1.8, clip_on=False)
-    upper.plot([0, 1], [0, 1], **_DIAGONAL)
     upper.set(xlim=(0, 1), ylim=(0, 1))
-    lines = [f"ECE {100 * bins.expected_calibration_error:.2f} %"]
-    if interval is not None and None not in interval:
-        lines += [
-            "95 % interval",
-            "{:.2f} to {:.2f} %".format(*(100 * bound for bound in interval if bound is not None)),
-        ]
+    text = f"ECE {100 * bins.expected_calibration_error:.2f} %\n"
+    if interval is not None and interval[0] is not None and interval[1] is not None:
+        text += f"95 % interval\n{100 * interval[0]:.2f} to {100 * interval[1]:.2f} %\n"
+    text += f"n = {sum(bins.counts):,}"
     box = {"facecolor": "white", "edgecolor": "0.3", "boxstyle": "round,pad=0.35"}
-    text = "\n".join([*lines, f"n = {sum(bins.counts):,}"])
     upper.text(0.97, 0.04, text, transform=upper.transAxes, ha="right", va="bottom", fontsize=9, bbox=box)
 
     share = np.array(bins.counts)[held] / sum(bins.counts)
     lower.bar(left, share, width, color="0.75", **_BAR)
-    lower.axvline(float(share @ accuracy), **_ACCURACY)
-    lower.axvline(float(share @ confidence), **_CONFIDENCE)
+    lower.axvline(float(share @ accuracy), color=_BLUE, linewidth=1.6, label="overall accuracy")
+    lower.axvline(float(share @ confidence), color=_VERMILION, linewidth=1.6, linestyle=":", label="mean confidence")
     lower.set_xlabel("confidence")
-
-
-def _add_legend(figure: "Figure", columns: int) -> None:
-    from matplotlib.lines import Line2D  # noqa: PLC0415
-    from matplotlib.patches import Patch  # noqa: PLC0415
-
-    # Not collected from the axes: a panel need not contain every kind of mark.
-    handles = [
-        Line2D([], [], **_DIAGONAL, label="perfect calibration"),
-        Patch(facecolor=_LIGHT_BLUE, edgecolor="black", linewidth=0.5, label="accuracy"),
-        Patch(**_OVERCONFIDENT, label="gap, overconfident"),
-        Patch(**_UNDERCONFIDENT, label="gap, underconfident"),
-        Line2D([], [], **_ACCURACY, label="overall accuracy"),
-        Line2D([], [], **_CONFIDENCE, label="mean confidence"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)

@@ -1,18 +1,18 @@
 """Measure probabilities: accuracy, proper scores and calibration error, each with a bootstrap interval."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from esupcon.probability.predictions import (
+    BoolArray,
     FloatArray,
     IntArray,
     Predictions,
     as_count,
-    as_fraction,
     as_probabilities_and_labels,
 )
 
@@ -22,6 +22,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]  # JSON allows integers that no array can hold
 Bounds = tuple[float | None, float | None]  # None: infinite
 
+_N_BINS = 15
 _BLOCK_ENTRIES = 2**20  # weights drawn at a time: 8 MB
 
 
@@ -43,12 +44,11 @@ class ReliabilityBins(Record):
     accuracy: tuple[Share | None, ...]
 
     @model_validator(mode="after")
-    def _check_lengths(self) -> "ReliabilityBins":
-        if not len(self.counts) == len(self.confidence) == len(self.accuracy) or not any(self.counts):
-            raise ValueError("bins must hold samples, and counts, confidence and accuracy must be of equal length")
-        empty = [count == 0 for count in self.counts]
-        if empty != [mean is None for mean in self.confidence] or empty != [mean is None for mean in self.accuracy]:
-            raise ValueError("confidence and accuracy must be None in empty bins, and only there")
+    def _check_bins(self) -> "ReliabilityBins":
+        filled = [count > 0 for count in self.counts]
+        means = ([mean is not None for mean in values] for values in (self.confidence, self.accuracy))
+        if not any(filled) or any(known != filled for known in means):
+            raise ValueError("bins must hold samples, and have means exactly where they do")
         return self
 
     @property
@@ -58,15 +58,10 @@ class ReliabilityBins(Record):
         return edges
 
     @property
-    def gaps(self) -> FloatArray:
-        """accuracy - confidence: negative where the classifier is overconfident, 0 in empty bins."""
-        gaps: FloatArray = np.nan_to_num(np.array(self.accuracy, float) - np.array(self.confidence, float))
-        return gaps
-
-    @property
     def expected_calibration_error(self) -> float:
-        """Σ_b counts_b / n · |gap_b|."""
-        return float(self.counts @ np.abs(self.gaps) / sum(self.counts))
+        """Σ_b counts_b / n · |accuracy_b - confidence_b|."""
+        gaps = np.nan_to_num(np.array(self.accuracy, float) - np.array(self.confidence, float))
+        return float(self.counts @ np.abs(gaps) / sum(self.counts))
 
 
 class ClassFigures(Record):
@@ -103,9 +98,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
-
     @property
     def bounds(self) -> Bounds:
         return finite(self.low), finite(self.high)
@@ -114,34 +106,24 @@ class Interval(NamedTuple):
 def measure(predictions: Predictions, classes: Sequence[str], *, temperature: float = 1.0) -> Figures:
     """Return all metrics of stored predictions, overall with intervals and for every class."""
     p, y = predictions.probabilities(temperature), predictions.labels
-    intervals = bootstrap_intervals(p, y)
-    right, ece, nll, brier = intervals["accuracy"], intervals["ece"], intervals["nll"], intervals["brier"]
+    overall: dict[str, Any] = {}
+    for name, interval in bootstrap_intervals(p, y).items():
+        overall |= {name: finite(interval.value), f"{name}_interval": interval.bounds}
     top, own = p.argmax(axis=1), p[np.arange(len(y)), y]
     # Counts of each class, not a confusion matrix: with 30,000 classes that would take 7 GB.
     n, n_predicted, n_correct = (np.bincount(index, minlength=p.shape[1]).tolist() for index in (y, top, y[top == y]))
     sums = np.bincount(y, weights=own, minlength=p.shape[1]).tolist()
-    return Figures(
-        n=len(y),
-        temperature=temperature,
-        accuracy=right.value,
-        accuracy_interval=right.bounds,
-        ece=ece.value,
-        ece_interval=ece.bounds,
-        nll=finite(nll.value),
-        nll_interval=nll.bounds,
-        brier=brier.value,
-        brier_interval=brier.bounds,
-        per_class=tuple(
-            ClassFigures(
-                name=str(name),
-                n=n[k],
-                accuracy=n_correct[k] / n[k] if n[k] else None,
-                precision=n_correct[k] / n_predicted[k] if n_predicted[k] else None,
-                probability=sums[k] / n[k] if n[k] else None,
-            )
-            for k, name in enumerate(classes)
-        ),
+    per_class = tuple(
+        ClassFigures(
+            name=str(name),
+            n=n[k],
+            accuracy=n_correct[k] / n[k] if n[k] else None,
+            precision=n_correct[k] / n_predicted[k] if n_predicted[k] else None,
+            probability=sums[k] / n[k] if n[k] else None,
+        )
+        for k, name in enumerate(classes)
     )
+    return Figures(n=len(y), temperature=temperature, per_class=per_class, **overall)
 
 
 def accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
@@ -168,22 +150,23 @@ def negative_log_likelihood(probabilities: ArrayLike, labels: ArrayLike) -> floa
     return float(_per_sample(*as_probabilities_and_labels(probabilities, labels))["nll"].mean())
 
 
-def expected_calibration_error(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = 15) -> float:
+def expected_calibration_error(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = _N_BINS) -> float:
     """Return ECE = Σ_b n_b/n · |accuracy_b - confidence_b| over `n_bins` bins of equal width."""
     return reliability_bins(probabilities, labels, n_bins).expected_calibration_error
 
 
-def reliability_bins(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = 15) -> ReliabilityBins:
+def reliability_bins(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = _N_BINS) -> ReliabilityBins:
     """Group samples by confidence max_k p_k and compare it with the share of correct predictions in every bin."""
     p, y = as_probabilities_and_labels(probabilities, labels)
-    bins, confidence = bin_index(p, n_bins), p.max(axis=1)
-    counts = np.bincount(bins, minlength=n_bins)
-    correct = np.bincount(bins, weights=p.argmax(axis=1) == y, minlength=n_bins)
-    sums = np.bincount(bins, weights=confidence, minlength=n_bins)
-    means = [
-        [s / n if n else None for s, n in zip(part.tolist(), counts.tolist(), strict=True)] for part in (sums, correct)
-    ]
-    return ReliabilityBins(counts=tuple(counts.tolist()), confidence=tuple(means[0]), accuracy=tuple(means[1]))
+    bins = bin_index(p, n_bins)
+    counts = np.bincount(bins, minlength=n_bins).tolist()
+
+    def means(values: FloatArray | BoolArray) -> tuple[float | None, ...]:
+        sums = np.bincount(bins, weights=values, minlength=n_bins).tolist()
+        return tuple(total / n if n else None for total, n in zip(sums, counts, strict=True))
+
+    confidence, accuracy = means(p.max(axis=1)), means(p.argmax(axis=1) == y)
+    return ReliabilityBins(counts=tuple(counts), confidence=confidence, accuracy=accuracy)
 
 
 def bin_index(p: FloatArray, n_bins: int) -> IntArray:
@@ -195,20 +178,14 @@ def bin_index(p: FloatArray, n_bins: int) -> IntArray:
 
 
 def bootstrap_intervals(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    n_bins: int = 15,
-    n_resamples: int = 1000,
-    confidence: float = 0.95,
-    rng: np.random.Generator | int = 0,
+    probabilities: ArrayLike, labels: ArrayLike, *, n_resamples: int = 1000, rng: np.random.Generator | int = 0
 ) -> dict[Metric, Interval]:
-    """Return every metric with its confidence interval, all from the same resamples.
+    """Return every metric with its 95 % confidence interval, all from the same resamples.
 
     Accuracy, NLL and Brier score are means: their intervals are percentiles of the resamples. ECE is a sum of absolute
     values, so noise increases it, and increases it more in a resample: percentiles alone would never cover the error
     of a well-calibrated classifier. Its interval therefore spans the percentile and the reversed percentile
-    (2·value - percentile) intervals, and starts at 0 if noise alone, the `confidence` quantile of Σ_b |bin* - bin|,
+    (2·value - percentile) intervals, and starts at 0 if noise alone, the 95 % quantile of Σ_b |bin* - bin|,
     explains the value. Bins stay those of the whole sample.
 
     A resample is a vector of n counts and every metric a sum over samples or bins, so all resamples are one matrix
@@ -217,22 +194,30 @@ def bootstrap_intervals(
     p, y = as_probabilities_and_labels(probabilities, labels)
     n = len(p)
     as_count(n_resamples, name="n_resamples")
-    as_fraction(confidence, name="confidence")
     each = _per_sample(p, y)
-    residuals = np.zeros((n, as_count(n_bins, name="n_bins")))
-    residuals[np.arange(n), bin_index(p, n_bins)] = each["accuracy"] - p.max(axis=1)
+    residuals = np.zeros((n, _N_BINS))
+    residuals[np.arange(n), bin_index(p, _N_BINS)] = each["accuracy"] - p.max(axis=1)
     infinite = np.isinf(each["nll"])
     means = np.column_stack([each["accuracy"], np.where(infinite, 0.0, each["nll"]), each["brier"], infinite])
     columns, generator = np.hstack([means, residuals]), np.random.default_rng(rng)
     resampled = np.concatenate([weights @ columns / n for weights in _resample_weights(n, n_resamples, generator)])
     right, nll, brier, infinite_share, *_ = resampled.T
     of_bins, observed = resampled[:, means.shape[1] :], residuals.sum(axis=0) / n
-    ece, noise = expected_calibration_error(p, y, n_bins), np.abs(of_bins - observed).sum(axis=1)
+
+    def interval(value: float, values: FloatArray, reversed_too: bool = False) -> Interval:
+        # Order statistics, not interpolated: infinite values would interpolate to NaN.
+        low, high = np.quantile(values, [0.025, 0.975], method="inverted_cdf")
+        if reversed_too:
+            low, high = max(0.0, min(low, 2 * value - high)), min(1.0, max(high, 2 * value - low))
+        return Interval(float(value), float(min(low, value)), float(max(high, value)))
+
+    ece = interval(expected_calibration_error(p, y), np.abs(of_bins).sum(axis=1), reversed_too=True)
+    noise = np.quantile(np.abs(of_bins - observed).sum(axis=1), 0.95, method="inverted_cdf")
     return {
-        "accuracy": _percentiles(each["accuracy"].mean(), right, confidence),
-        "ece": _ece_interval(ece, np.abs(of_bins).sum(axis=1), noise, confidence),
-        "nll": _percentiles(each["nll"].mean(), np.where(infinite_share > 0, np.inf, nll), confidence),
-        "brier": _percentiles(each["brier"].mean(), brier, confidence),
+        "accuracy": interval(each["accuracy"].mean(), right),
+        "ece": ece._replace(low=0.0) if ece.value <= noise else ece,
+        "nll": interval(each["nll"].mean(), np.where(infinite_share > 0, np.inf, nll)),
+        "brier": interval(each["brier"].mean(), brier),
     }
 
 
@@ -256,16 +241,3 @@ def _resample_weights(n: int, n_resamples: int, rng: np.random.Generator) -> Ite
     for start in range(0, n_resamples, at_a_time):
         rows = [np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(min(at_a_time, n_resamples - start))]
         yield np.asarray(rows, dtype=np.float64)
-
-
-def _percentiles(value: float, values: FloatArray, confidence: float) -> Interval:
-    # Order statistics, not interpolated: infinite values would interpolate to NaN.
-    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2], method="inverted_cdf")
-    return Interval(float(value), float(min(low, value)), float(max(high, value)))
-
-
-def _ece_interval(value: float, values: FloatArray, noise: FloatArray, confidence: float) -> Interval:
-    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2], method="inverted_cdf")
-    explained_by_noise = value <= np.quantile(noise, confidence, method="inverted_cdf")
-    start = 0.0 if explained_by_noise else max(0.0, min(low, 2 * value - high))
-    return Interval(value, float(start), float(max(value, min(1.0, max(high, 2 * value - low)))))

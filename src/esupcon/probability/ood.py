@@ -17,10 +17,9 @@ from esupcon.probability.predictions import (
     as_numbers,
     as_table,
     log_softmax,
+    refuse,
     softmax,
 )
-
-_BLOCK_ENTRIES = 2**22  # similarities held at a time: 32 MB
 
 
 def max_softmax_score(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
@@ -34,8 +33,7 @@ def max_softmax_score(logits: ArrayLike, temperature: float = 1.0) -> FloatArray
 def energy_score(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
     """Return -T log Σ_k exp(z_k / T), (n,)."""
     z = as_logits(logits)
-    rows, best = np.arange(len(z)), z.argmax(axis=1)
-    energy: FloatArray = temperature * log_softmax(z, temperature)[rows, best] - z[rows, best]
+    energy: FloatArray = temperature * log_softmax(z, temperature).max(axis=1) - z.max(axis=1)
     return energy
 
 
@@ -47,16 +45,21 @@ def max_logit_score(logits: ArrayLike) -> FloatArray:
 
 def prototype_distance_score(embeddings: ArrayLike, prototypes: ArrayLike) -> FloatArray:
     """Return 1 - max_k cos(x, prototype_k), (n,): the cosine distance to the nearest of (K, d) prototypes."""
-    return 1.0 - _kth_largest_cosine(embeddings, prototypes, 1, "prototypes")
+    stored = _unit_rows(_embeddings(prototypes, name="prototypes"), "prototypes")
+    x = _unit_rows(_embeddings(embeddings, width=stored.shape[1]), "embeddings")
+    nearest: FloatArray = (x @ stored.T).max(axis=1)
+    return 1.0 - nearest
 
 
 def knn_score(embeddings: ArrayLike, reference: ArrayLike, k: int = 10) -> FloatArray:
-    """Return the distance to the k-th nearest of the `reference` embeddings (training samples), all as unit vectors.
+    """Return the distance to the k-th nearest of the `reference` embeddings (training samples), all as unit vectors."""
+    from sklearn.neighbors import NearestNeighbors  # noqa: PLC0415 - takes a second
 
-    Memory grows with the reference set, not with its product with the rows.
-    """
-    similarity = _kth_largest_cosine(embeddings, reference, k, "reference")
-    distances: FloatArray = np.sqrt(np.maximum(2.0 - 2.0 * similarity, 0.0))
+    stored = _unit_rows(_embeddings(reference, name="reference"), "reference")
+    if as_count(k, name="k") > len(stored):
+        raise ValueError(f"k must be at most the number of reference samples, {len(stored)}; got {k}. Lower k.")
+    x = _unit_rows(_embeddings(embeddings, width=stored.shape[1]), "embeddings")
+    distances: FloatArray = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(stored).kneighbors(x)[0][:, -1]
     return distances
 
 
@@ -70,15 +73,11 @@ class Mahalanobis:
 
     def score(self, embeddings: ArrayLike) -> FloatArray:
         """Return min_k (x - mean_k)ᵀ covariance⁻¹ (x - mean_k), (n,)."""
-        x = _embeddings(embeddings, width=self.means.shape[1])
+        white = _embeddings(embeddings, width=self.means.shape[1]) @ self.whitening
         centres = self.means @ self.whitening
-        squared_norms = np.einsum("kd,kd->k", centres, centres)
-        scores = np.empty(len(x))
-        for rows in _blocks(len(x), max(x.shape[1], len(centres))):
-            white = x[rows] @ self.whitening
-            distances = squared_norms - 2.0 * white @ centres.T
-            scores[rows] = distances.min(axis=1) + np.einsum("nd,nd->n", white, white)
-        return np.maximum(scores, 0.0)
+        nearest = (np.square(centres).sum(axis=1) - 2.0 * white @ centres.T).min(axis=1)
+        scores: FloatArray = np.maximum(nearest + np.square(white).sum(axis=1), 0.0)
+        return scores
 
 
 def fit_mahalanobis(embeddings: ArrayLike, labels: ArrayLike) -> Mahalanobis:
@@ -113,30 +112,20 @@ def auroc(in_scores: ArrayLike, out_scores: ArrayLike) -> float:
 
     Our own code, because scikit-learn's roc_auc_score refuses infinite scores.
     """
-    inside, outside = np.sort(_scores(in_scores, "in_scores")), _scores(out_scores, "out_scores")
+    inside, outside = as_numbers(in_scores, name="in_scores"), as_numbers(out_scores, name="out_scores")
+    for name, scores in (("in_scores", inside), ("out_scores", outside)):
+        if scores.ndim != 1 or len(scores) == 0 or np.isnan(scores).any():
+            raise ValueError(f"{name} must be a non-empty vector without NaN; got shape {scores.shape}.")
+    inside = np.sort(inside)
     below = np.searchsorted(inside, outside, side="left")
     not_above = np.searchsorted(inside, outside, side="right")
     return float((below + not_above).sum() / (2.0 * len(inside) * len(outside)))
 
 
-def _kth_largest_cosine(embeddings: ArrayLike, reference: ArrayLike, k: int, name: str) -> FloatArray:
-    stored = _unit_rows(_embeddings(reference, name=name), name)
-    if as_count(k, name="k") > len(stored):
-        raise ValueError(f"k must be at most the number of reference samples, {len(stored)}; got {k}. Lower k.")
-    x = _unit_rows(_embeddings(embeddings, width=stored.shape[1]), "embeddings")
-    similarity = np.empty(len(x))
-    place = len(stored) - k
-    for rows in _blocks(len(x), len(stored)):
-        similarity[rows] = np.partition(x[rows] @ stored.T, place, axis=1)[:, place]
-    return similarity
-
-
 def _embeddings(values: ArrayLike, *, name: str = "embeddings", width: int | None = None) -> FloatArray:
     embeddings = as_table(values, name=name, columns="dimensions")
-    bad = np.isinf(embeddings).any(axis=1)
-    if bad.any():
-        raise ValueError(f"{name} must be finite; row {int(bad.argmax())} is not. Find out where the encoder diverged.")
-    if width is not None and embeddings.shape[1] != width:
+    refuse(np.isinf(embeddings), f"{name} must be finite", embeddings, "Find out where the encoder diverged.")
+    if width not in (None, embeddings.shape[1]):
         raise ValueError(
             f"{name} must have {width} dimensions like what they are compared with; got {embeddings.shape[1]}. "
             "Take both from the same layer."
@@ -146,27 +135,8 @@ def _embeddings(values: ArrayLike, *, name: str = "embeddings", width: int | Non
 
 def _unit_rows(vectors: FloatArray, name: str) -> FloatArray:
     # Scaling by the largest entry first keeps the squares of tiny and huge vectors in range.
-    largest = np.abs(vectors).max(axis=1, keepdims=True)
-    if (largest == 0).any():
-        raise ValueError(
-            f"{name} must have a direction; row {int((largest[:, 0] == 0).argmax())} is all zeros. "
-            "Leave such rows out, or find out why the encoder gave them."
-        )
-    scaled = vectors / largest
+    largest = np.abs(vectors).max(axis=1)
+    refuse(largest == 0, f"{name} must have a direction", largest, "Leave out rows that are all zeros.")
+    scaled = vectors / largest[:, None]
     unit: FloatArray = scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
     return unit
-
-
-def _scores(values: ArrayLike, name: str) -> FloatArray:
-    scores = as_numbers(values, name=name)
-    if scores.ndim != 1 or len(scores) == 0 or np.isnan(scores).any():
-        raise ValueError(
-            f"{name} must be a non-empty vector without NaN, one score per sample; got shape {scores.shape}. "
-            "Pass what one of the *_score functions returns."
-        )
-    return scores
-
-
-def _blocks(n: int, width: int) -> list[slice]:
-    rows = max(1, _BLOCK_ENTRIES // width)
-    return [slice(start, start + rows) for start in range(0, n, rows)]

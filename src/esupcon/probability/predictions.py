@@ -23,40 +23,54 @@ ROW_SUM_TOLERANCE = 1e-3
 LARGEST_LOGIT = 1e100
 
 
-def as_logits(values: ArrayLike, *, name: str = "logits") -> FloatArray:
+def refuse(
+    bad: BoolArray, expected: str, values: NDArray[Any], remedy: str, axes: tuple[str, ...] = ("row", "column")
+) -> None:
+    """Raise ValueError if an entry is bad, in one line: what is expected, the first bad value, its place, a remedy."""
+    if bad.any():
+        where = tuple(int(index[0]) for index in np.nonzero(bad))
+        place = ", ".join(f"{axis} {i}" for axis, i in zip(axes, where, strict=False))
+        raise ValueError(f"{expected}; got {values[where]:.6g} at {place}. {remedy}")
+
+
+def as_numbers(values: ArrayLike, *, name: str) -> FloatArray:
+    """Return an array of real numbers as float64."""
+    array: NDArray[Any] = np.asarray(values)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must be real numbers; got dtype {array.dtype}. Convert them with .astype(float).")
+    return array.astype(np.float64)
+
+
+def as_table(values: ArrayLike, *, name: str, columns: str, fewest: int = 1) -> FloatArray:
+    """Return a non-empty (samples, columns) array without NaN as float64."""
+    table = as_numbers(values, name=name)
+    if table.ndim != 2 or len(table) == 0 or table.shape[1] < fewest:
+        raise ValueError(
+            f"{name} must be a table (samples, {columns}) of at least one row and {fewest} column(s); got shape "
+            f"{table.shape}. Pass one sample as one row, and a column for each of the {columns}."
+        )
+    refuse(np.isnan(table), f"{name} must not contain NaN", table, "Drop these rows, or find where the model diverged.")
+    return table
+
+
+def as_logits(values: ArrayLike) -> FloatArray:
     """Return (n, K) float64 logits, K >= 2. -inf masks a class; NaN, +inf and rows without a class are refused."""
-    logits = _class_table(values, name)
-    too_large = (np.abs(logits) > LARGEST_LOGIT) & (logits != -np.inf)
-    if too_large.any():
-        where = _first(too_large)
-        raise ValueError(
-            f"{name} must be finite, within ±{LARGEST_LOGIT:.0e}; got {logits[where]} at {where}. "
-            "Look for a division by zero upstream; to mask a class, use -inf."
-        )
-    all_masked = (logits == -np.inf).all(axis=1)
-    if all_masked.any():
-        raise ValueError(
-            f"{name} must leave at least one class unmasked in every row; row {int(all_masked.argmax())} "
-            "is -inf throughout. Drop the row or unmask a class."
-        )
+    logits = as_table(values, name="logits", columns="classes", fewest=2)
+    masked = logits == -np.inf
+    expected = f"logits must be within ±{LARGEST_LOGIT:.0e}, or -inf for a masked class"
+    refuse((np.abs(logits) > LARGEST_LOGIT) & ~masked, expected, logits, "Look for a division by zero upstream.")
+    refuse(masked.all(axis=1), "logits must leave a class unmasked", logits.max(axis=1), "Drop the row.")
     return logits
 
 
 def as_probabilities(values: ArrayLike, *, name: str = "probabilities") -> FloatArray:
     """Return (n, K) float64 probabilities, K >= 2: not negative, every row sum within 1e-3 of one, values unchanged."""
-    probabilities = _class_table(values, name)
+    probabilities = as_table(values, name=name, columns="classes", fewest=2)
     remedy = "If these are logits, turn them into probabilities with softmax(logits)."
-    negative = probabilities < 0
-    if negative.any():
-        where = _first(negative)
-        raise ValueError(f"{name} must not be negative; got {probabilities[where]} at {where}. {remedy}")
+    refuse(probabilities < 0, f"{name} must not be negative", probabilities, remedy)
     sums = probabilities.sum(axis=1)
-    unnormalised = np.abs(sums - 1.0) > ROW_SUM_TOLERANCE
-    if unnormalised.any():
-        row = int(unnormalised.argmax())
-        raise ValueError(
-            f"{name} must sum to 1 within {ROW_SUM_TOLERANCE} in every row; row {row} sums to {sums[row]:.6g}. {remedy}"
-        )
+    expected = f"{name} must sum to 1 within {ROW_SUM_TOLERANCE} in every row"
+    refuse(np.abs(sums - 1.0) > ROW_SUM_TOLERANCE, expected, sums, remedy)
     return probabilities
 
 
@@ -65,24 +79,13 @@ def as_labels(
 ) -> IntArray:
     """Return int64 labels, one for each of n rows, in 0 .. n_classes - 1; None leaves that side unchecked."""
     array = np.asarray(labels)
-    if array.ndim != 1 or (n is not None and len(array) != n):
-        expected = "" if n is None else f", shape ({n},)"
+    if array.ndim != 1 or array.dtype.kind not in "iu" or n not in (None, len(array)):
         raise ValueError(
-            f"{name} must be one class index per row{expected}; got shape {array.shape}. "
-            "Pass the labels of exactly these rows, not one-hot vectors."
+            f"{name} must be one integer per row, shape ({'n' if n is None else n},); got {array.dtype} of shape "
+            f"{array.shape}. Pass the column index of each row's class, not names or one-hot vectors."
         )
-    if array.dtype.kind not in "iu":
-        raise ValueError(
-            f"{name} must be integers, the column index of each row's class; got dtype {array.dtype}. "
-            "Encode them first, or convert with .astype(int) if they are whole numbers."
-        )
-    outside = (array < 0) if n_classes is None else (array < 0) | (array >= n_classes)
-    if outside.any():
-        row = int(outside.argmax())
-        allowed = "not be negative" if n_classes is None else f"lie in 0..{n_classes - 1} for {n_classes} classes"
-        raise ValueError(
-            f"{name} must {allowed}; got {array[row]} at row {row}. Labels are column indices, counted from 0."
-        )
+    last = np.iinfo(np.int64).max if n_classes is None else n_classes - 1
+    refuse((array < 0) | (array > last), f"{name} must lie in 0..{last}", array, "Labels are column indices.")
     return array.astype(np.int64)
 
 
@@ -101,15 +104,10 @@ def as_probabilities_and_labels(probabilities: ArrayLike, labels: ArrayLike) -> 
 def as_priors(priors: ArrayLike, *, n_classes: int, name: str) -> FloatArray:
     """Return (K,) float64 priors, not negative, rescaled to sum to exactly one."""
     array = as_numbers(priors, name=name)
-    if array.shape != (n_classes,):
+    if array.shape != (n_classes,) or not (array >= 0).all() or not abs(array.sum() - 1.0) <= ROW_SUM_TOLERANCE:
         raise ValueError(
-            f"{name} must be one number per class, shape ({n_classes},); got shape {array.shape}. "
+            f"{name} must be {n_classes} numbers, one per class, not negative and of sum 1; got {array.tolist()}. "
             "Use class_priors(labels, n_classes) to count them."
-        )
-    if not np.isfinite(array).all() or (array < 0).any() or abs(array.sum() - 1.0) > ROW_SUM_TOLERANCE:
-        raise ValueError(
-            f"{name} must be non-negative and sum to 1 within {ROW_SUM_TOLERANCE}; got {array.tolist()}. "
-            "Divide class counts by their sum."
         )
     normalised: FloatArray = array / array.sum()
     return normalised
@@ -122,51 +120,6 @@ def as_count(value: int, *, name: str) -> int:
     return int(value)
 
 
-def as_fraction(value: float, *, name: str) -> float:
-    """Return a number strictly between 0 and 1."""
-    if not 0.0 < value < 1.0:
-        raise ValueError(f"{name} must lie strictly between 0 and 1; got {value}. For 10 % pass 0.1.")
-    return float(value)
-
-
-def as_numbers(values: ArrayLike, *, name: str) -> FloatArray:
-    """Return an array of real numbers as float64."""
-    try:
-        array: NDArray[Any] = np.asarray(values)
-    except ValueError:
-        raise ValueError(
-            f"{name} must be an array of numbers; got rows of unequal length. Give every row the same columns."
-        ) from None
-    if array.dtype.kind not in "fiu":
-        raise ValueError(
-            f"{name} must be real numbers; got dtype {array.dtype}. Convert them first, with .astype(float) if they "
-            "are numbers stored as something else."
-        )
-    return array.astype(np.float64)
-
-
-def as_table(values: ArrayLike, *, name: str, columns: str) -> FloatArray:
-    """Return a non-empty (samples, columns) array without NaN as float64."""
-    table = as_numbers(values, name=name)
-    if table.ndim != 2:
-        raise ValueError(
-            f"{name} must be a table (samples, {columns}); got shape {table.shape}. "
-            f"For one sample pass one row, shape (1, {columns})."
-        )
-    if table.size == 0:
-        raise ValueError(
-            f"{name} must hold at least one sample and one column; got shape {table.shape}. "
-            "Check the filter that selected the samples."
-        )
-    missing = np.isnan(table)
-    if missing.any():
-        raise ValueError(
-            f"{name} must not contain NaN; found {int(missing.sum())}, the first at {_first(missing)}. "
-            "Check where the model diverged, or drop these samples."
-        )
-    return table
-
-
 def softmax(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
     """Return p_k = exp(z_k / T) / Σ_j exp(z_j / T) of every row. A logit of -inf gives p_k = 0."""
     probabilities: FloatArray = np.exp(log_softmax(logits, temperature))
@@ -177,7 +130,7 @@ def softmax(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
 def log_softmax(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
     """Return log p_k = z_k / T - log Σ_j exp(z_j / T), also where p_k is too small for a float."""
     z = as_logits(logits)
-    if not (np.isfinite(temperature) and temperature > 0):
+    if not 0 < temperature < np.inf:
         raise ValueError(f"temperature must be positive and finite; got {temperature}. 1.0 leaves logits unchanged.")
     # Subtract the maximum before dividing: z / T alone overflows for large logits and small T.
     with np.errstate(over="ignore"):
@@ -194,9 +147,9 @@ class Predictions:
     labels: IntArray
 
     def __init__(self, logits: ArrayLike, labels: ArrayLike) -> None:
-        checked, given = as_logits(logits), np.asarray(logits)
+        (checked, y), given = as_logits_and_labels(logits, labels), np.asarray(logits)
         object.__setattr__(self, "logits", np.array(given) if given.dtype.kind == "f" else checked)
-        object.__setattr__(self, "labels", as_labels(labels, n=len(checked), n_classes=checked.shape[1]))
+        object.__setattr__(self, "labels", y)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -217,28 +170,13 @@ class Predictions:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote. Raise ValueError for any other file; nothing in a file is ever executed."""
-        source = Path(path)
-        if not source.is_file():
-            raise FileNotFoundError(f"no predictions at {source}. Pass the .npz file that Predictions.save wrote.")
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"no predictions at {path}. Pass the .npz file that Predictions.save wrote.")
         try:
-            arrays = read_arrays(source, ("logits", "labels"))
+            arrays = read_arrays(Path(path), ("logits", "labels"))
         except NotPlainArrays as reason:
             raise ValueError(
-                f"{source} must be an .npz file with plain arrays 'logits' and 'labels'; it could not be read as one "
+                f"{path} must be an .npz file with plain arrays 'logits' and 'labels'; it could not be read as one "
                 f"({reason}). Write it with Predictions.save."
             ) from reason
         return cls(arrays["logits"], arrays["labels"])
-
-
-def _class_table(values: ArrayLike, name: str) -> FloatArray:
-    table = as_table(values, name=name, columns="classes")
-    if table.shape[1] < 2:
-        raise ValueError(
-            f"{name} must have one column per class and at least two classes; got shape {table.shape}. "
-            "For a binary problem pass both columns."
-        )
-    return table
-
-
-def _first(mask: BoolArray) -> tuple[int, ...]:
-    return tuple(int(index[0]) for index in np.nonzero(mask))
