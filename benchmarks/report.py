@@ -30,6 +30,8 @@ def fill(store: Store, n_runs: int) -> int:
     result = Result.read(example)
     n = 0
     for name in ("full", "low_sample", "imbalanced", "noisy"):
+        if n == n_runs:
+            break
         plan = make_plan(name, "paper", seeds=range(10))
         plan = plan.model_copy(update={"rows": plan.rows[: n_runs - n]})
         store.write_plan(plan)
