@@ -216,7 +216,7 @@ def _load(
     record = None if classifier.about is None else classifier.about.data
     if record is not None:
         fields = {"split_seed": record.split_seed, "test_fraction": record.test_fraction}
-        if record.name == Path(source).name:  # n_per_class is the protocol of one set
+        if record.name == os.fspath(source):  # n_per_class is the protocol of one named set
             fields["n_per_class"] = record.n_per_class
     fields |= {**(reading or {}), "image_size": shape.image_size, "channels": shape.channels}
     return classifier, load(source, DataOptions(**fields), log=log)
