@@ -84,18 +84,16 @@ def test_each_worker_sees_one_of_the_visible_gpus(monkeypatch: pytest.MonkeyPatc
 def test_number_of_workers_and_environment_do_not_change_the_tensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch of 200 is large enough for the threads of torch to matter."""
+    """The network is wide enough for the threads of torch to matter."""
     plan = small_plan(tmp_path, n_seeds=1, encoder="mlp-512x2", batch_size=60)
     outcomes = []
-    for workers, threads in ((1, "2"), (2, "1"), (2, None)):
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-        if threads is not None:
-            monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    for workers, threads in ((1, "2"), (2, "1")):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
         store = Store(tmp_path / f"store-{workers}-{threads}")
         state = run_grid([plan], store, LocalExecutor(workers))
         assert state.is_complete, state.failed
         outcomes.append([outcome(store, row.key) for row in plan.rows])
-    assert outcomes[0] == outcomes[1] == outcomes[2]
+    assert outcomes[0] == outcomes[1]
 
 
 def test_worker_imports_nothing_from_the_current_folder(

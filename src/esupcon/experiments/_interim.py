@@ -14,6 +14,8 @@ from esupcon.training.result import PREDICTIONS_FILE, Result
 
 
 def train(run: RunSpec, out: Path, *, keep_model: bool = True, command: str | None = None, **more: Any) -> Result:
+    import torch  # noqa: PLC0415
+
     from esupcon.data import source_digest  # noqa: PLC0415
     from esupcon.data.scenarios import Scenario  # noqa: PLC0415
     from esupcon.pipeline.prepare import DataOptions  # noqa: PLC0415
@@ -23,16 +25,21 @@ def train(run: RunSpec, out: Path, *, keep_model: bool = True, command: str | No
         return Result.read(out)
     spec = run.model_copy(update={"content": source_digest(run.source, run.data)})
     given = run.data.model_dump(exclude={"include_clutter", "max_pixels"})
-    old = old_train(
-        run.source,
-        run.train,
-        out=out,
-        scenario=Scenario(**{**run.scenario, "seed": run.train.seed}),
-        data=DataOptions(**given, data_dir=run.data.data_dir, workers=run.data.workers),
-        validation_fraction=run.validation_fraction,
-        command=command,
-        **more,
-    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(run.train.threads or threads)  # also while it measures
+    try:
+        old = old_train(
+            run.source,
+            run.train,
+            out=out,
+            scenario=Scenario(**{**run.scenario, "seed": run.train.seed}),
+            data=DataOptions(**given, data_dir=run.data.data_dir, workers=run.data.workers),
+            validation_fraction=run.validation_fraction,
+            command=command,
+            **more,
+        )
+    finally:
+        torch.set_num_threads(threads)
     if not keep_model:
         shutil.rmtree(out / "model", ignore_errors=True)
     outcome, provenance = old.outcome, dict(old.provenance)
