@@ -146,6 +146,20 @@ def test_missing_point_of_a_grid_is_a_gap(store: Store) -> None:
     assert card.figure["data"][0]["z"][1][1] is None and card.figure["data"][0]["text"][1][1] == ""
 
 
+def test_grids_of_several_shapes_are_drawn_one_by_one(store: Store) -> None:
+    many = {f"axis{i}": i for i in range(12)}
+    points = [{"lr": 0.1}, {"lr": 0.3}, {"temperature": 0.1, "lr": 0.1}, {"temperature": 0.3, "lr": 0.1}]
+    points += [{name: value + 100 * n for name, value in many.items()} for n in range(12)]
+    settings = [", ".join(f"{name}={value}" for name, value in point.items()) for point in points]
+    rows = [row("ce", 0, table="own", setting=text) for text in settings]
+    rows = [one.model_copy(update={"grid": point}) for one, point in zip(rows, points, strict=True)]
+    note_plan(store, rows)
+    for one in rows:
+        write_run(store, one, Left(predictions=False, embedding=False))
+    options = sections_of(store.root)["sensitivity"].options  # 12 ** 12 positions are claimed, 12 are planned
+    assert [len(option.cards) for option in options] == [1, 1, 12]
+
+
 def test_one_axis_is_drawn_as_lines(store: Store) -> None:
     rows = [row("ce", 0, table="own", setting=f"lr={lr}", grid={"lr": lr}) for lr in (1.0, 0.1)]
     note_plan(store, rows)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,7 @@ from esupcon.report.projection import Embedding, sample
 from esupcon.training.result import EMBEDDING_FILE, PREDICTIONS_FILE
 
 MOST_COLUMNS = 12  # settings of which single runs are drawn
-
-
+File = TypeVar("File")
 Confusion = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]  # true and predicted class of each test sample
 
 
@@ -233,7 +232,7 @@ def _drawn_column(table: ResultTable, index: int, runs: Mapping[str, StoredRun],
     )
 
 
-def _read(run: StoredRun, name: str, read_file: Any, problems: list[str]) -> Any:
+def _read(run: StoredRun, name: str, read_file: Callable[[Path, int], File], problems: list[str]) -> File | None:
     """Return what a file of a run holds; None if there is no such file, or if it is damaged, which is noted."""
     if run.folder is None or not (run.folder / name).is_file():
         return None

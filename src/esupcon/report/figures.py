@@ -266,7 +266,9 @@ def _curves(histories: Mapping[str, Any], name: str, scale: float, style: Styles
 
 def cost(tables: Sequence[ResultTable], drawn: Sequence[DrawnColumn], style: Styles) -> list[Option]:
     """Draw time and memory: lines for tables that measure cost, bars for others."""
-    options = [option for table in tables if _measures_cost(table) for option in _along_axis(table, style)]
+    options: list[Option] = []
+    for table in filter(_measures_cost, tables):
+        options += [option for grid in _grids(table) for option in _along_axis(table, *grid, style)]
     for column in drawn:
         if _measures_cost(column.table) and options:
             continue
@@ -306,28 +308,39 @@ def _cost_bars(unit: str, means: Mapping[str, Summary], style: Styles) -> Figure
 
 def sensitivity(table: ResultTable, style: Styles) -> list[Option]:
     """Draw a table that varies training settings: lines along one axis, heat maps over two or more."""
-    if _measures_cost(table):
-        return []
-    return _heat_maps(table) if max(len(column.grid) for column in table.columns) > 1 else _along_axis(table, style)
+    options: list[Option] = []
+    for label, axes, indices in _grids(table) if not _measures_cost(table) else ():
+        options += (
+            _heat_maps(table, label, axes, indices) if axes[1:] else _along_axis(table, label, axes, indices, style)
+        )
+    return options
 
 
-def _grids(table: ResultTable) -> dict[tuple[str, str], list[int]]:
-    """Group the columns that differ only in their position on the axes, by data set and remaining setting."""
-    groups: dict[tuple[str, str], list[int]] = {}
+def _grids(table: ResultTable) -> list[tuple[str, tuple[str, ...], list[int]]]:
+    """Group the columns that differ only in their position on the axes; return label, axes and columns of each group.
+
+    The axes are in the order in which the setting names them.
+    """
+    groups: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
     for index, column in enumerate(table.columns):
-        if column.grid:
-            points = {f"{name}={value}" for name, value in column.grid.items()}
-            base = ", ".join(part for part in column.setting.split(", ") if part not in points)
-            groups.setdefault((column.dataset, base), []).append(index)
-    return groups
+        points = {f"{name}={value}": name for name, value in column.grid.items()}
+        parts = column.setting.split(", ")
+        axes = dict.fromkeys([*(points[part] for part in parts if part in points), *column.grid])
+        base = ", ".join(part for part in parts if part not in points)
+        groups.setdefault((column.dataset, base, tuple(axes)), []).append(index)
+    return [
+        (printable(", ".join(filter(None, [f"{table.title}: {dataset_title(dataset)}", base]))), axes, indices)
+        for (dataset, base, axes), indices in groups.items()
+        if axes
+    ]
 
 
-def _axes(table: ResultTable, index: int) -> list[str]:
-    """Return the names of the axes in the order in which the setting gives them."""
-    column = table.columns[index]
-    parts = column.setting.split(", ")
-    place = {name: parts.index(f"{name}={v}") for name, v in column.grid.items() if f"{name}={v}" in parts}
-    return sorted(column.grid, key=lambda name: place.get(name, len(parts)))
+def _slices(table: ResultTable, indices: Sequence[int], axes: Sequence[str]) -> dict[tuple[Any, ...], list[int]]:
+    """Group columns by their position on these axes: only positions that occur, however many axes a plan claims."""
+    slices: dict[tuple[Any, ...], list[int]] = {}
+    for index in indices:
+        slices.setdefault(tuple(table.columns[index].grid[name] for name in axes), []).append(index)
+    return slices
 
 
 def _axis_title(name: str) -> str:
@@ -335,27 +348,20 @@ def _axis_title(name: str) -> str:
 
 
 def _axis_values(table: ResultTable, indices: Sequence[int], name: str) -> list[Any]:
-    values = {table.columns[i].grid.get(name) for i in indices}
+    values = {table.columns[i].grid[name] for i in indices}
     return sorted(values, key=lambda v: (0, v, "") if isinstance(v, int | float) else (1, 0, str(v)))
 
 
-def _label(table: ResultTable, dataset: str, rest: str) -> str:
-    return printable(f"{table.title}: {dataset_title(dataset)}{', ' + rest if rest else ''}")
-
-
-def _along_axis(table: ResultTable, style: Styles) -> list[Option]:
-    """Draw lines along the first axis of a grid; each point on the other axes is an option of its own."""
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for (dataset, base), indices in _grids(table).items():
-        for index in indices:
-            first, *others = _axes(table, index)
-            rest = [f"{name}={table.columns[index].grid[name]}" for name in others]
-            groups.setdefault((dataset, ", ".join(filter(None, [base, *rest])), first), []).append(index)
+def _along_axis(
+    table: ResultTable, label: str, axes: Sequence[str], indices: Sequence[int], style: Styles
+) -> list[Option]:
+    """Draw lines along the first axis of a grid; each position on the other axes is an option of its own."""
     options = []
-    for (dataset, rest_of, name), indices in groups.items():
-        figures = [(panel.measure.title, _axis_lines(table, panel, name, indices, style)) for panel in table.panels]
+    for point, members in _slices(table, indices, axes[1:]).items():
+        rest = [f"{name}={value}" for name, value in zip(axes[1:], point, strict=True)]
+        figures = [(panel.measure.title, _axis_lines(table, panel, axes[0], members, style)) for panel in table.panels]
         cards = [Card(title, figure) for title, figure in figures if figure is not None]
-        options += [Option(_label(table, dataset, rest_of), cards)] if cards else []
+        options += [Option(printable(", ".join([label, *rest])), cards)] if cards else []
     return options
 
 
@@ -382,35 +388,37 @@ def _axis_lines(table: ResultTable, panel: Panel, name: str, indices: Sequence[i
     return _figure(traces, _named_axis(_axis_title(name), values), y, 360, showlegend=True) if traces else None
 
 
-def _heat_maps(table: ResultTable) -> list[Option]:
-    """Draw a map over two axes for each method and each point on the other axes."""
-    panel, options = table.panels[0], []
-    for (dataset, base), indices in _grids(table).items():
-        names = _axes(table, indices[0])
-        values = {name: _axis_values(table, indices, name) for name in names}
-        down, across, *rest = sorted(names, key=lambda name: len(values[name]) == 1)  # axes that vary come first
-        at = {tuple(table.columns[i].grid.get(name) for name in (down, across, *rest)): i for i in indices}
-        means = [one.mean for row in panel.cells.values() for i in indices if (one := row[i].summary) is not None]
-        cards = []
-        for method, fixed in itertools.product(table.methods, itertools.product(*(values[name] for name in rest))):
-            places = [[at.get((i, j, *fixed)) for j in values[across]] for i in values[down]]
-            cells = [[None if p is None else panel.cells[method][p].summary for p in row] for row in places]
-            if all(one is None for row in cells for one in row):
-                continue
-            title = [method_title(method), *(f"{_axis_title(n)} {v}" for n, v in zip(rest, fixed, strict=True))]
-            trace = _heat_map(
-                [[one and round(one.mean, 3) for one in row] for row in cells],
-                [["" if one is None else f"{one.mean:.{panel.measure.digits}f}" for one in row] for row in cells],
-                [[0 if one is None else one.n for one in row] for row in cells],
-                *(f"%{{z:.2f}} {panel.measure.unit}, n = %{{customdata}}", (0, 0.25, 0.5, 0.75, 1)),
-                reversescale=panel.measure.lower_is_better,
-                zmin=min(means),
-                zmax=max(means) if max(means) > min(means) else min(means) + 1,
-            )
-            x, y = (_named_axis(_axis_title(n), values[n], showgrid=False) for n in (across, down))
-            cards.append(Card(", ".join(title), _figure([trace], x, y, 260), method))
-        options += [Option(_label(table, dataset, base), cards)] if cards else []
-    return options
+def _heat_maps(table: ResultTable, label: str, axes: Sequence[str], indices: Sequence[int]) -> list[Option]:
+    """Draw a map over two axes for each method and each position on the other axes."""
+    panel = table.panels[0]
+    down, across, *rest = sorted(
+        axes, key=lambda name: len(_axis_values(table, indices, name)) == 1
+    )  # varied ones first
+    means = [one.mean for row in panel.cells.values() for i in indices if (one := row[i].summary) is not None]
+    cards = []
+    for method, (point, members) in itertools.product(table.methods, _slices(table, indices, rest).items()):
+        at = {place: i for place, (i, *_) in _slices(table, members, (down, across)).items()}
+        rows, columns = (_axis_values(table, members, name) for name in (down, across))
+        places = [[at.get((row, column)) for column in columns] for row in rows]
+        cells = [[None if i is None else panel.cells[method][i].summary for i in row] for row in places]
+        if all(one is None for row in cells for one in row):
+            continue
+        title = [method_title(method), *(f"{_axis_title(n)} {v}" for n, v in zip(rest, point, strict=True))]
+        trace = _heat_map(
+            [[one and round(one.mean, 3) for one in row] for row in cells],
+            [["" if one is None else f"{one.mean:.{panel.measure.digits}f}" for one in row] for row in cells],
+            [[0 if one is None else one.n for one in row] for row in cells],
+            *(f"%{{z:.2f}} {panel.measure.unit}, n = %{{customdata}}", (0, 0.25, 0.5, 0.75, 1)),
+            reversescale=panel.measure.lower_is_better,
+            zmin=min(means),
+            zmax=max(means) if max(means) > min(means) else min(means) + 1,
+        )
+        x, y = (
+            _named_axis(_axis_title(across), columns, showgrid=False),
+            _named_axis(_axis_title(down), rows, showgrid=False),
+        )
+        cards.append(Card(", ".join(title), _figure([trace], x, y, 260), method))
+    return [Option(label, cards)] if cards else []
 
 
 # --- Scarce classes --------------------------------------------------------------------------------------------------
