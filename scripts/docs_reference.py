@@ -62,12 +62,18 @@ _ENTRY = re.compile(r"([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*) ?: (.*)")
 def public_names(module: ModuleType) -> list[str]:
     """Return `__all__`, or what the module itself defines without an underscore."""
     if hasattr(module, "__all__"):
-        return [name for name in module.__all__ if not name.startswith("_")]
+        return [name for name in module.__all__ if not name.startswith("_") and _is_own(module, getattr(module, name))]
     names: list[str] = []
     for node in ast.parse(inspect.getsource(module)).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
         names += [getattr(one, "id", getattr(one, "name", "_")) for one in targets]
     return [name for name in names if not name.startswith("_")]
+
+
+def _is_own(module: ModuleType, value: Any) -> bool:
+    """Return whether a name is documented here, and not only re-exported."""
+    home = getattr(value, "__module__", None) or ""
+    return module.__name__ == "esupcon" or not home.startswith("esupcon.") or home.startswith(module.__name__)
 
 
 def api_page(name: str) -> str:

@@ -71,14 +71,14 @@ def test_methods(esupcon) -> None:
 def test_help_is_fast_and_imports_nothing_heavy() -> None:
     code = (
         "import sys; from esupcon.cli import main; code = main(sys.argv[1:]); "
-        "print(sorted({'torch', 'numpy', 'sklearn', 'PIL', 'plotly', 'matplotlib'} & set(sys.modules))); sys.exit(code)"
+        "print(sorted({'torch', 'scipy', 'sklearn', 'PIL', 'plotly', 'matplotlib'} & set(sys.modules))); sys.exit(code)"
     )
     for words, expected in ((["--help"], "Usage: esupcon"), (["train", "--help"], "Usage: esupcon train")):
         started = time.monotonic()
         done = subprocess.run([sys.executable, "-P", "-c", code, *words], capture_output=True, text=True, check=True)
         assert expected in done.stdout
         assert done.stdout.splitlines()[-1] == "[]"
-        assert time.monotonic() - started < 5  # 0.2 s on an idle machine
+        assert time.monotonic() - started < 5  # 0.3 s on an idle machine
 
 
 def test_the_module_is_the_command() -> None:

@@ -29,6 +29,7 @@ from pages import (
     parse,
 )
 
+from assets import copy_of
 from esupcon.cli import grids, main
 from esupcon.data.dataset import _REGISTERED
 from esupcon.methods import METHODS
@@ -88,8 +89,10 @@ WITH_PYTHON = [page for page in (*PAGES, ROOT / "CONTRIBUTING.md") if blocks(pag
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
-def test_python_blocks_run(page: Path, folder: Path) -> None:
+def test_python_blocks_run(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
     """All blocks of a page, one after the other."""
+    if page.name == "reproducing.md":
+        copy_of(request.getfixturevalue("digits_store"), folder / "runs" / "store")
     scope: dict[str, object] = {}
     for block in blocks(page, "python"):
         exec(compile(block, page.name, "exec"), scope)
