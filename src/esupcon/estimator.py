@@ -285,13 +285,11 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each sample, one of `classes_`."""
-        checked = self._checked(X)
-        return self.classifier_.predict(checked)
+        return self._fitted().predict(self._checked(X))
 
     def predict_proba(self, X: Any) -> Floats:
         """Return probabilities (n, K): calibrated, for the class shares of training or of `adapt_priors`."""
-        checked = self._checked(X)
-        return self.classifier_.predict_proba(checked)
+        return self._fitted().predict_proba(self._checked(X))
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithm of `predict_proba`."""
@@ -300,8 +298,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return the embeddings (n, d) as the encoder gives them: not normalised."""
-        checked = self._checked(X)
-        return self.classifier_.transform(checked)
+        return self._fitted().transform(self._checked(X))
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy, for labels of any type."""
@@ -312,40 +309,34 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
 
     def calibrate(self, X: Any, y: Any) -> Self:
         """Fit the temperature on samples that were not trained on, instead of the one that `fit` found."""
-        checked = self._checked(X)
-        self.classifier_.calibrate(checked, y)
+        self._fitted().calibrate(self._checked(X), y)
         return self
 
     def adapt_priors(self, X: Any = None, *, priors: ArrayLike | Mapping[Any, float] | None = None) -> Self:
         """Predict for other class shares, given or estimated from unlabelled X; see `Classifier.adapt_priors`."""
-        check_is_fitted(self)
-        self.classifier_.adapt_priors(None if X is None else self._checked(X), priors=priors)
+        self._fitted().adapt_priors(None if X is None else self._checked(X), priors=priors)
         return self
 
     def add_class(self, X: Any, y: Any) -> Self:
         """Add classes without retraining; see `Classifier.add_class`."""
-        checked = self._checked(X)
-        self.classifier_.add_class(checked, y)
+        self._fitted().add_class(self._checked(X), y)
         return self
 
     def explain(self, X: Any, n_neighbors: int = 5) -> Explanation:
         """Return the nearest training samples of each sample, and its similarity to the prototype of every class."""
-        checked = self._checked(X)
-        return self.classifier_.explain(checked, n_neighbors)
+        return self._fitted().explain(self._checked(X), n_neighbors)
 
     def label_issues(self, *, return_details: bool = False) -> Codes | LabelIssues:
         """Return rows of the training data, the least likely label first; see `Classifier.label_issues`."""
-        check_is_fitted(self)
-        return self.classifier_.label_issues(return_details=return_details)
+        return self._fitted().label_issues(return_details=return_details)
 
     def ood_score(self, X: Any, method: str = "auto") -> Floats:
         """Return how far each sample lies from the training data; see `Classifier.ood_score`."""
-        checked = self._checked(X)
-        return self.classifier_.ood_score(checked, method)
+        return self._fitted().ood_score(self._checked(X), method)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, examples: bool = True) -> Path:
         """Write the classifier to a folder; `esupcon.load(path)` returns it. See `Classifier.save`."""
-        check_is_fitted(self)
+        classifier = copy.copy(self._fitted())
         parameters: dict[str, Any] = {
             name: value
             for name, value in self.get_params(deep=False).items()
@@ -354,7 +345,6 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         if isinstance(self.class_weight, Mapping):
             parameters["class_weight"] = [[label, float(weight)] for label, weight in self.class_weight.items()]
         record = json.loads(json.dumps({"parameters": parameters, "history": self.history_}))  # tuples become lists
-        classifier = copy.copy(self.classifier_)
         assert classifier.about is not None
         classifier.about = classifier.about.model_copy(update={"estimator": EstimatorRecord.model_validate(record)})
         return classifier.save(path, overwrite=overwrite, examples=examples)
@@ -365,8 +355,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
 
     @property
     def prototypes_(self) -> Floats | None:
-        check_is_fitted(self)
-        return self.classifier_.prototypes_
+        return self._fitted().prototypes_
 
     @property
     def calibration_(self) -> str:
@@ -399,10 +388,13 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         tags.transformer_tags.preserves_dtype = []  # embeddings are float32 for every X
         return tags
 
+    def _fitted(self) -> Classifier:
+        check_is_fitted(self)
+        return self.classifier_
+
     def _checked(self, X: Any) -> Any:
         """Return X for `classifier_`: a table checked by scikit-learn, with its messages; images unchanged."""
-        check_is_fitted(self)
-        if isinstance(self.classifier_.preprocessing, TablePreprocessing):
+        if isinstance(self._fitted().preprocessing, TablePreprocessing):
             return validate_data(self, X, reset=False, dtype=np.float64)
         return X
 

@@ -257,7 +257,7 @@ def test_priors_by_name_and_from_samples() -> None:
     np.testing.assert_allclose(classifier.adapt_priors().predict_proba(X), p, rtol=1e-12)
     one_row = classifier.adapt_priors(X[:1]).calibration.target_priors
     assert one_row is not None and max(one_row) < 0.8  # one row decides little
-    for wrong, message in (({"bat": 1.0}, "not one of the classes"), ([0.5, 0.6, 0.7], "sum to 1")):
+    for wrong, message in (({"bat": 1.0}, "not one of the classes"), ([0.5, 0.6, 0.7], "one per class")):
         with pytest.raises(ValueError, match=message):
             classifier.adapt_priors(priors=wrong)
     with pytest.raises(ValueError, match="got both"):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from esupcon.classifier.folder import ModelInfo
 
 Floats = NDArray[np.float64]
+#: Labels as columns of the logits: classes_[codes] are the labels.
 Codes = NDArray[np.int64]
 
 #: Rows per batch. On CPUs 128 images take half as long as 512, whose activations are returned to the system each time.
@@ -350,41 +351,32 @@ class Classifier:
             raise ValueError(
                 "the samples of a new class must have a common direction in the embedding; they have none."
             )
-        classes = distinct_classes(class_array([*known, *new.tolist()]))
+        extended = class_array([*known, *new.tolist()])
+        self.classes_ = distinct_classes(extended)
         # Sorting may move the columns of the known classes.
-        old_places, new_places = codes_of(self.classes_, classes), codes_of(new, classes)
-
-        def columns(old: Sequence[Any], of_new: Sequence[Any]) -> tuple[Any, ...]:
-            values = np.empty(len(classes))
-            values[old_places], values[new_places] = old, of_new
-            return tuple(values.tolist())
-
-        larger = PrototypeHead(head.weight.shape[1], len(classes), head.temperature).to(head.weight)
+        order, column = codes_of(self.classes_, extended), codes_of(extended, self.classes_)
+        larger = PrototypeHead(head.weight.shape[1], len(order), head.temperature).to(head.weight)
+        added = torch.from_numpy(unit(means)).float().to(head.weight)  # float32 is the precision of saved weights
         with torch.no_grad():
-            larger.weight[torch.from_numpy(old_places)] = head.weight
-            # Rounded to float32, the precision of saved weights.
-            larger.weight[torch.from_numpy(new_places)] = torch.from_numpy(unit(means)).float().to(head.weight)
+            larger.weight.copy_(torch.cat([head.weight, added])[torch.from_numpy(order)])
         self.network = Network(self.network.encoder, larger.eval(), self.network.projector)
-        self.classes_ = classes
         counts, weight = self.calibration.class_counts, self.calibration.class_weight
-        added = np.bincount(codes)
-        self.calibration = self.calibration.model_copy(
-            update={
-                "class_counts": None if counts is None else tuple(map(int, columns(counts, added.tolist()))),
-                "class_weight": None if weight is None else columns(weight, [1.0] * len(new)),
-                "target_priors": None,
-            }
-        )
-        if self.examples is not None:
-            known_examples, features = self.examples, self._features(rows, embedding)
-            mahalanobis = known_examples.mahalanobis
+        update: dict[str, Any] = {"target_priors": None}
+        if counts is not None:
+            update["class_counts"] = tuple(np.array([*counts, *np.bincount(codes)])[order].tolist())
+        if weight is not None:
+            update["class_weight"] = tuple(np.array([*weight, *np.ones(len(new))])[order].tolist())
+        self.calibration = self.calibration.model_copy(update=update)
+        if (before := self.examples) is not None:
+            mahalanobis = before.mahalanobis
             if mahalanobis is not None:
+                features = self._features(rows, embedding)
                 centres = [features[codes == k].mean(axis=0) for k in range(len(new))]
                 mahalanobis = replace(mahalanobis, means=np.vstack([mahalanobis.means, *centres]))
             self.examples = Examples(
-                np.concatenate([known_examples.embedding, z.astype(np.float32)]),
-                np.concatenate([old_places[known_examples.codes], new_places[codes]]),
-                np.concatenate([known_examples.rows, known_examples.rows.max() + 1 + np.arange(len(codes))]),
+                np.concatenate([before.embedding, z.astype(np.float32)]),
+                column[np.concatenate([before.codes, len(known) + codes])],
+                np.concatenate([before.rows, before.rows.max() + 1 + np.arange(len(codes))]),
                 mahalanobis,
             )
         return self

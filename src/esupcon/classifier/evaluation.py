@@ -36,6 +36,7 @@ Part = Literal["auto", "test", "train", "all"]
 CalibrationPart = Literal["auto", "held-out", "train", "test", "all"]
 #: With fewer samples a temperature is uncertain, and a message says so.
 FEW_SAMPLES = 100
+#: Image files that are decoded and predicted at a time.
 BATCH = 128
 
 

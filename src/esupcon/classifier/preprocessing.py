@@ -26,6 +26,8 @@ from esupcon.data.decode import DecodeSpec, picture_pixels
 
 #: Side of the squares that image files are decoded to by default: small enough to train on a CPU.
 DEFAULT_SIDE = 32
+#: Ranges that bytes and fractions have; others are learnt from the values of the training images.
+STANDARD_RANGES = ((0.0, 255.0), (0.0, 1.0))
 #: Bounds of what a stored model may claim.
 MAX_SIDE, MAX_FEATURES, MAX_TEXT = 4096, 2**20, 4096
 
@@ -96,7 +98,7 @@ class ImagePreprocessing(BaseModel):
     def rows(self, X: Any) -> NDArray[np.uint8]:
         """Return X (an array, a tensor, paths of files or PIL images) as uint8 (n, C, H, W), or raise ValueError."""
         if is_paths(X) or _is_pictures(X):
-            if (self.low, self.high) not in ((0.0, 255.0), (0.0, 1.0)):
+            if (self.low, self.high) not in STANDARD_RANGES:
                 raise ValueError(
                     f"this classifier was trained on arrays with values from {self.low:g} to {self.high:g}, which "
                     "image files do not have. Pass arrays scaled as in training."
@@ -129,19 +131,19 @@ class ImagePreprocessing(BaseModel):
             return images
         if not len(images):
             return images.astype(np.uint8)
-        low, high, width = float(images.min()) + 0.0, float(images.max()) + 0.0, (self.high - self.low) or 1.0
+        low, high = float(images.min()) + 0.0, float(images.max()) + 0.0  # + 0.0: no "-0" in messages
+        width = (self.high - self.low) or 1.0
+        half_step = width / 510  # rounded to the nearest byte, smaller differences vanish
         expected = f"this classifier was trained on images with values from {self.low:g} to {self.high:g}"
         found = f"X has values from {low:g} to {high:g} ({images.dtype})"
         if self.low == 0 and self.high >= 8 and images.dtype != np.uint8 and low >= 0 and 0 < high <= 1:
             raise ValueError(f"{expected}; {found}. Scale X as in training: X * {self.high:g}.")
         # A range that was learnt from the values themselves need not hold all later ones; 0 to 1 and 0 to 255 do.
-        margin = width / 510 if (self.low, self.high) in ((0.0, 1.0), (0.0, 255.0)) else width / 2
+        margin = half_step if (self.low, self.high) in STANDARD_RANGES else width / 2
         if low < self.low - margin or high > self.high + margin:
-            remedy = (
-                f"X / {255 / self.high:g}" if images.dtype == np.uint8 and self.low == 0 else "or X.clip(low, high)"
-            )
-            raise ValueError(f"{expected}; {found}. Scale X as in training: {remedy}.")
-        if low < self.low - width / 510 or high > self.high + width / 510:
+            remedy = f": X / {255 / self.high:g}" if images.dtype == np.uint8 and self.low == 0 else ", or clip it"
+            raise ValueError(f"{expected}; {found}. Scale X as in training{remedy}.")
+        if low < self.low - half_step or high > self.high + half_step:
             warnings.warn(f"{expected}; {found}. Values beyond the range are clipped.", stacklevel=4)
         share = (images.astype(np.float32) - np.float32(self.low)) / np.float32(width)
         pixels: NDArray[np.uint8] = np.rint(255 * share.clip(0, 1)).astype(np.uint8)
