@@ -34,6 +34,12 @@ from esupcon.probability import (
 
 Part = Literal["auto", "test", "train", "all"]
 CalibrationPart = Literal["auto", "held-out", "train", "test", "all"]
+_PARTS = {
+    "held-out": "the held-out part of the training data",
+    "train": "the train part",
+    "test": "a stratified fifth of the test part",
+    "all": "all",
+}
 #: With fewer samples a temperature is uncertain, and a message says so.
 FEW_SAMPLES = 100
 #: Image files that are decoded and predicted at a time.
@@ -142,27 +148,21 @@ def calibrate(
         on = "held-out" if known else "train"
     if on != "all" and len(dataset.y_test) < 2:
         raise ValueError(f"{source} has no test part to measure on. Pass on=all to fit and measure on everything.")
-    test = None if on == "all" else _predictions(classifier, dataset, dataset.x_test, dataset.y_test)
-    measured_on = f"the test part of {dataset.name}"
+    fitted_on, measured_on = f"{_PARTS[on]} of {dataset.name}", f"the test part of {dataset.name}"
     if on == "test":
-        assert test is not None
-        figures = paper_calibration(test)
-        fitted_on, measured_on = f"a stratified fifth of {measured_on}", f"the rest of {measured_on}"
+        measured_on = f"the rest of {measured_on}"
+        figures = paper_calibration(_predictions(classifier, dataset, *_part(dataset, "test")))
+    elif on == "all":
+        measured_on = fitted_on
+        log("The temperature is fitted and measured on the same data: the figures are optimistic.")
+        everything = _predictions(classifier, dataset, *_part(dataset, "all"))
+        figures = held_out_calibration(everything, everything)
     else:
-        if on == "held-out":
-            fitted_on, (x, y) = (
-                f"the held-out part of the training data of {dataset.name}",
-                _held_out(classifier, dataset),
-            )
-        else:
-            fitted_on, (x, y) = f"{'the train part' if on == 'train' else 'all'} of {dataset.name}", _part(dataset, on)
         if on == "train" and known:
             log("The classifier was trained on these samples, where it is too confident; prefer on=held-out.")
-        if on == "all":
-            measured_on = fitted_on
-            log("The temperature is fitted and measured on the same data: the figures are optimistic.")
-        fitted = _predictions(classifier, dataset, x, y)
-        figures = held_out_calibration(fitted, fitted if test is None else test)
+        rows = _held_out(classifier, dataset) if on == "held-out" else _part(dataset, "train")
+        test = _predictions(classifier, dataset, *_part(dataset, "test"))
+        figures = held_out_calibration(_predictions(classifier, dataset, *rows), test)
     if figures.n_calibration < FEW_SAMPLES:
         log(
             f"The temperature was fitted on {count(figures.n_calibration, 'sample')} only and is uncertain; "
@@ -172,8 +172,15 @@ def calibrate(
         calibration_diagram(figures, plot)
     before, after = figures.nll_before, figures.nll_after
     stored = after is not None and (before is None or after <= before)
+    replaced = classifier.calibration
     if stored:
-        _store(classifier, model, figures, "held-out" if on == "held-out" else "given", log)
+        if replaced.how != "none":
+            found_on = f"({replaced.how}, {count(replaced.n, 'sample')})"
+            log(f"Replacing the temperature {replaced.temperature:.3g} {found_on} by {figures.temperature:.3g}.")
+        how = "held-out" if on == "held-out" else "given"
+        fitted = {"temperature": figures.temperature, "how": how, "n": figures.n_calibration}
+        classifier.calibration = replaced.model_copy(update=fitted)
+        classifier.save(model_folder(model), overwrite=True)
     else:
         log(
             f"Not stored: on {measured_on} the temperature {figures.temperature:.3g} makes the log likelihood worse. "
@@ -187,18 +194,6 @@ def calibrate(
         figures=figures,
         stored=stored,
     )
-
-
-def _store(classifier: Classifier, model: Any, figures: CalibrationFigures, how: str, log: Log) -> None:
-    before = classifier.calibration
-    if before.how != "none":
-        log(
-            f"Replacing the temperature {before.temperature:.3g} ({before.how}, {count(before.n, 'sample')}) by "
-            f"{figures.temperature:.3g}."
-        )
-    fitted = {"temperature": figures.temperature, "how": how, "n": figures.n_calibration}
-    classifier.calibration = before.model_copy(update=fitted)
-    classifier.save(model_folder(model), overwrite=True)
 
 
 # --- Labelled data in the form of a classifier -----------------------------------------------------------------------
