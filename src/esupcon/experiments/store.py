@@ -358,7 +358,8 @@ def _read_study(path: Path) -> Contents:
                 lines = {"history": run.history, "timing": run.timing}
                 runs[run.key] = StoredRun(run.key, run.result, None, lines)
         except ValueError as error:
-            problems.append(f"left out: {one_line(error)}")
+            reason = one_line(error)
+            problems.append(f"left out: {reason if where in reason else f'{where}: {reason}'}")
     return Contents(path, sorted(plans, key=lambda plan: plan.asked), runs, problems, {})
 
 
