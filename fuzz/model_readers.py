@@ -18,9 +18,8 @@ from harness import Reader, in_file, of_arrays, quiet
 
 import esupcon
 from esupcon._io import OWNED, write_sealed_json
-from esupcon.pipeline.training import read_result
 from esupcon.spec import RunSpec, TrainSpec
-from esupcon.training.result import RUN_FILES
+from esupcon.training.result import RUN_FILES, Result
 from esupcon.training.run import RunFolder
 
 
@@ -39,7 +38,7 @@ def model_readers() -> Iterator[tuple[str, Reader]]:
     )
     yield (
         "result",
-        Reader(_results, in_file("result.json", lambda file: read_result(file.parent)), _essence_of_result),
+        Reader(_results, in_file("result.json", lambda file: Result.read(file.parent)), _essence_of_result),
     )
 
 
@@ -153,10 +152,28 @@ def _run_files() -> list[bytes]:
 
 
 def _results() -> list[bytes]:
-    result = {"schema": 1, "key": "k", "metrics": {"test": None}, "provenance": {"seconds": 1.0}}
+    spec = RunSpec.model_validate({"source": "digits", "content": "0" * 64, "train": TrainSpec()})
+    scenario = {"settings": {"seed": 0}, "n_before": 9, "n_after": 9, "scarce_classes": None, "n_wrong_labels": 0}
+    scenario |= {f"{name}_counts_{when}": {"0": 9} for name, when in (("class", "before"), ("class", "after"))}
+    scenario |= {"label_counts_after": {"0": 9}, "effective_noise_rate": 0.0, "sha256": "0"}
+    preparation = {"scenario": scenario, "validation_fraction": 0.1, "validation_seed": 0, "class_counts": [8]}
+    preparation |= {"n_fit": 8, "n_held_out": 1, "n_test": 3}
+    provenance = {"command": "", "source": "digits", "seconds": 1.0, "train_seconds": 1.0, "finished": ""}
+    result = Result.model_validate(
+        {
+            **{"key": spec.key, "run": spec, "precision_reason": "", "encoder": "mlp", "augmentation": "digits"},
+            **{
+                "batch_size": 4,
+                "preparation": preparation,
+                "provenance": {**provenance, "device": "cpu", "versions": {}},
+            },
+            "data": {"name": "d", "fingerprint": "0", "classes": ["a"], "input_shape": [1, 8, 8], "n_skipped": 0},
+        }
+    )
     with tempfile.TemporaryDirectory() as place:
-        return [write_sealed_json(Path(place) / "result.json", result).read_bytes()]
+        result.write(Path(place))
+        return [(Path(place) / "result.json").read_bytes()]
 
 
 def _essence_of_result(found: Any) -> str:
-    return json.dumps([found.outcome, found.provenance], sort_keys=True)
+    return str(found.model_dump_json())

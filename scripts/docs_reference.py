@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import functools
 import importlib
-import importlib.util
 import inspect
 import json
 import re
@@ -43,15 +42,6 @@ PAGES: dict[str, tuple[str, ...]] = {
     ),
     "esupcon.report": ("esupcon.report",),
 }
-# Packages that are being replaced; removed with them.
-_OLD = {
-    "esupcon.pipeline": (*("esupcon.pipeline.training", "esupcon.pipeline.prepare"),),
-}
-PAGES = {
-    page: tuple(name for name in names if importlib.util.find_spec(name))
-    for page, names in (PAGES | _OLD).items()
-    if importlib.util.find_spec(page)
-}
 _SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", flags=re.MULTILINE)
 _ENTRY = re.compile(r"([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*) ?: (.*)")
 
@@ -73,7 +63,9 @@ def public_names(module: ModuleType) -> list[str]:
 def _is_own(module: ModuleType, value: Any) -> bool:
     """Return whether a name is documented here, and not only re-exported."""
     home = getattr(value, "__module__", None) or ""
-    return module.__name__ == "esupcon" or not home.startswith("esupcon.") or home.startswith(module.__name__)
+    if module.__name__ == "esupcon":
+        return home in PAGES["esupcon"]  # settings and training have pages of their own
+    return not home.startswith("esupcon.") or home.startswith(module.__name__)
 
 
 def api_page(name: str) -> str:

@@ -55,7 +55,8 @@ def test_other_settings_in_the_same_folder_are_refused(esupcon, corners: Path, c
 def test_only_the_first_of_several_processes_prints(
     esupcon, corners: Path, corners_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    for name in ("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):  # as Fabric's launcher sets them
+        monkeypatch.setenv(name, "1")
     for more in ((), ("--json",)):
         printed = esupcon("train", corners, "--out", corners_run, *CORNERS_OPTIONS, *more)
         assert (printed.code, printed.out) == (0, "")
@@ -65,7 +66,7 @@ def test_only_the_first_of_several_processes_prints(
 def test_every_method_trains(esupcon, corners: Path, tmp_path: Path, method: str) -> None:
     printed = esupcon("train", corners, "--out", tmp_path / "o", "--method", method, *QUICK, "--json")
     assert printed.code == 0, printed.err
-    assert printed.json["spec"]["method"] == method
+    assert printed.json["run"]["train"]["method"] == method
     assert load_classifier(tmp_path / "o" / "model").about.method == method
 
 
@@ -82,7 +83,7 @@ def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path) -> 
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
     printed = esupcon("train", corners, "--out", tmp_path / "o", *words, "--json")
     assert printed.code == 0, printed.err
-    assert printed.json["spec"] == {**defaults, **given}
+    assert printed.json["run"]["train"] == {**defaults, **given}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_mistakes_are_found_before_any_image_is_read(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
-    monkeypatch.setattr("esupcon.pipeline.training.train", lambda *args, **more: pytest.fail("it was read"))
+    monkeypatch.setattr("esupcon.training.train", lambda *args, **more: pytest.fail("it was read"))
     file = tmp_path / "file"
     file.write_text("")
     printed = esupcon("train", corners, "--out", tmp_path / "o", *(word.format(file=file) for word in words))

@@ -227,27 +227,27 @@ def test_checkpoint_of_another_version_is_refused(tmp_path: Path, interrupted: t
 
 
 def test_changed_digit_in_result_is_refused(run: Path) -> None:
-    from esupcon.pipeline.training import read_result
+    from esupcon.training import Result
 
     path = run / "result.json"
     text = path.read_text()
-    accuracy = str(read_result(run).outcome["metrics"]["test"]["accuracy"])
+    accuracy = str(Result.read(run).metrics.test.accuracy)
     assert accuracy in text
     for changed in (text.replace(accuracy, "0.999", 1), text.replace('"seed": 0', '"seed": 1', 1)):
         assert changed != text
         path.write_text(changed)
         with pytest.raises(ValueError, match=r"result\.json was changed after it was written") as refusal:
-            read_result(run)
+            Result.read(run)
         assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"null", b'{"schema": 1}', b"\xff\xfe", b"[" * 100_000])
 def test_truncated_result_is_refused(run: Path, content: bytes) -> None:
-    from esupcon.pipeline.training import read_result
+    from esupcon.training import Result
 
     (run / "result.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"result\.json") as refusal:
-        read_result(run)
+        Result.read(run)
     assert "\n" not in str(refusal.value)
 
 

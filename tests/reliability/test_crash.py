@@ -31,9 +31,9 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def model_files(folder: Path) -> dict[str, bytes]:
-    """The model, without the moment at which it was saved, which the digest in the weights follows."""
-    config = json.loads((folder / "model" / "config.json").read_text())
-    del config["created"]
+    """Return config, without the moment at which the model was saved, and weights."""
+    config = read_sealed_json(folder / "model" / "config.json")
+    del config["about"]["created"]
     weights = (folder / "model" / "model.safetensors").read_bytes()
     header = int.from_bytes(weights[:8], "little")
     return {"config": json.dumps(config).encode(), "weights": weights[8 + header :]}

@@ -80,10 +80,12 @@ def test_hostile_checkpoint_is_skipped(warm: Warm, corners: Path, tmp_path: Path
     import hashlib
     import signal
 
+    from esupcon._io import read_sealed_json, write_sealed_json
+
     words = ("train", corners, "--out", tmp_path / "run", *TRAIN[:-1], "60", "--checkpoint-seconds", "0")
     stopped = warm.esupcon(*words, kill_after=0, send=signal.SIGINT, once=tmp_path / "run" / "history.jsonl")
     assert stopped.code == 130, stopped.err
-    index = json.loads((tmp_path / "run" / "checkpoint.json").read_text())
+    index = read_sealed_json(tmp_path / "run" / "checkpoint.json")
     for entry in index["checkpoints"]:
         buffer = io.BytesIO()
         import torch
@@ -91,7 +93,7 @@ def test_hostile_checkpoint_is_skipped(warm: Warm, corners: Path, tmp_path: Path
         torch.save({"network": Payload(proof)}, buffer)
         (tmp_path / "run" / entry["file"]).write_bytes(buffer.getvalue())
         entry["sha256"] = hashlib.sha256(buffer.getvalue()).hexdigest()
-    (tmp_path / "run" / "checkpoint.json").write_text(json.dumps(index))
+    write_sealed_json(tmp_path / "run" / "checkpoint.json", index)
     ended = warm.esupcon(*words)
     assert ended.code == 0, ended.err
     assert "cannot be read" in ended.err

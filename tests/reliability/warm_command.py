@@ -21,7 +21,7 @@ import torch
 import esupcon.classifier.evaluation
 import esupcon.cli
 import esupcon.estimator
-import esupcon.pipeline.training  # noqa: F401 - imported for the forks
+import esupcon.training.pipeline  # noqa: F401 - imported for the forks
 from esupcon.cli import main
 
 _FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")

@@ -21,7 +21,7 @@ from esupcon.cli.output import INTERVALS, answer, answer_json, classes_table, co
 from esupcon.cli.stopping import PARTIAL, Stopped, Stopper
 from esupcon.data import DataOptions
 from esupcon.methods import METHODS
-from esupcon.spec import TrainSpec
+from esupcon.spec import RunSpec, TrainSpec
 
 if TYPE_CHECKING:
     from esupcon.classifier import Prediction
@@ -63,23 +63,19 @@ def train(
     The same command continues a run that was stopped or killed, and shows the result of a finished one.
     """
     check_before_reading(settings.encoder, out, accelerator, devices)
-    from esupcon.data.scenarios import Scenario  # noqa: PLC0415 - slow to import
-    from esupcon.pipeline.prepare import DataOptions as Reading  # noqa: PLC0415
-    from esupcon.pipeline.provenance import is_first_process  # noqa: PLC0415
-    from esupcon.pipeline.training import train as run  # noqa: PLC0415
-    from esupcon.training import TrainingInterrupted  # noqa: PLC0415
+    from esupcon.training import TrainingInterrupted  # noqa: PLC0415 - slow to import
+    from esupcon.training import train as run  # noqa: PLC0415
+    from esupcon.training.devices import rank  # noqa: PLC0415
 
-    scenario = Scenario(n_train, imbalance_rate, noise_rate, noise_kind, seed=settings.seed)  # type: ignore[arg-type]
+    fields: dict[str, Any] = {"n_train": n_train, "imbalance_rate": imbalance_rate, "noise_rate": noise_rate}
+    fields |= {"noise_kind": noise_kind, "validation_fraction": validation_fraction, "data": reading, "train": settings}
+    spec = RunSpec.model_validate({"source": data, **fields})
     stopper = Stopper()
     try:
         with stopper:
             result = run(
-                data,
-                settings,
-                out=out,
-                scenario=scenario,
-                data=Reading(**_given(reading)),
-                validation_fraction=validation_fraction,
+                spec,
+                out,
                 choose_epochs="epochs" not in settings.model_fields_set,
                 devices=devices,
                 accelerator=accelerator,
@@ -94,19 +90,20 @@ def train(
         again = shlex.join(["esupcon", *(word for word in sys.argv[1:] if word != "--overwrite")])
         complain(f"stopped; the run is saved in {out}. To continue: {again}")
         raise typer.Exit(stopper.exit_code) from None
-    if not is_first_process():
+    if rank() > 0:
         return
     if as_json:
-        answer_json({"out": str(out), "already_finished": result.already_finished, **result.as_dict()})
+        done = result.already_finished
+        answer_json({"out": str(out), "already_finished": done, **result.model_dump(mode="json")})
         return
     if result.already_finished:
         note(f"{out} holds this run, already finished; nothing was trained. --overwrite trains it again.")
     for part, name in (("test", "test"), ("held_out", "held-out")):
-        figures = result.outcome["metrics"][part]
+        figures = getattr(result.metrics, part)
         if figures is not None:
             title = METHODS[settings.method].title
-            answer(f"{title} on {result.outcome['data']['name']}: {figures['n']:,} {name} samples")
-            answer(figures_table([("value", figures)]))
+            answer(f"{title} on {result.data.name}: {figures.n:,} {name} samples")
+            answer(figures_table([("value", figures.model_dump())]))
             note(INTERVALS)
             break
     answer(f"Model:  {result.model}\nNext:   {shlex.join(['esupcon', 'evaluate', str(result.model), data])}")

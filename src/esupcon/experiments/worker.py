@@ -80,7 +80,7 @@ def compute(task: Task, should_stop: Callable[[], bool], report: Callable[[Event
 
 
 def _train(task: Task, store: Store, should_stop: Callable[[], bool]) -> None:
-    from esupcon.experiments._interim import train  # noqa: PLC0415 - slow to import
+    from esupcon.training import train  # noqa: PLC0415 - slow to import
 
     work = store.work_folder(task.key)
     work.mkdir(parents=True, exist_ok=True)

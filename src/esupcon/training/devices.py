@@ -17,8 +17,8 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,6 +188,17 @@ class _Gather(torch.autograd.Function):
         total = grad.contiguous().clone()
         distributed.all_reduce(total)
         return total[ctx.rows], None, None
+
+
+@contextmanager
+def torch_threads(n: int | None) -> Iterator[None]:
+    """Compute with `n` threads inside: other numbers round differently. None: do not change the number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 # --- Precision -------------------------------------------------------------------------------------------------------

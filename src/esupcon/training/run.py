@@ -36,7 +36,7 @@ from esupcon.methods import PAPER_METHODS, Method, Stage, get_method
 from esupcon.models import Network, build_network
 from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training.batches import BatchPlan, TrainData, derive_seed
-from esupcon.training.devices import Devices, choose_precision, n_processes, rank
+from esupcon.training.devices import Devices, choose_precision, n_processes, rank, torch_threads
 from esupcon.training.monitor import Monitor, Progress, TrainingFailed
 from esupcon.training.objective import LOSSES, check_losses
 from esupcon.training.result import CHECKPOINT_INDEX, CHECKPOINTS, RUN_FILE, RUN_FILES, TIMING_FILE, versions
@@ -365,7 +365,7 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
     asked = asked.model_copy(
         update={"processes": n_processes(get("devices", 1)), "objects": digest_objects(asked, encoder, initial)}
     )
-    random_state, threads = torch.get_rng_state(), torch.get_num_threads()
+    random_state = torch.get_rng_state()
     with Progress(get("progress")) as progress:
         log = get("log") or progress.say
         out = get("out")
@@ -373,43 +373,42 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
         known = folder.read() if folder is not None and not get("overwrite", False) else None
         run_spec, reason = resolve(asked, known, accelerator, images=not data.is_table)
         try:
-            torch.set_num_threads(run_spec.train.threads or threads)
-            network = _initial_network(run_spec.train, data, encoder, initial)
-            devices = Devices(get("devices", 1), accelerator, run_spec.train.precision)
-            if not devices.is_first:
-                log = lambda line: None  # noqa: E731
-            if folder is not None:
-                about = {"precision_reason": reason, "device": devices.device.type}
-                _claim(folder, devices, run_spec, about, overwrite=get("overwrite", False))
-            if devices.world_size > 1 and devices.device.type == "cuda":
-                network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
-            classes = data.classes if data.classes is not None else np.arange(data.n_classes)
-            run = Run(
-                run_spec=run_spec,
-                method=method,
-                data=data,
-                classifier=Classifier(network.to(devices.device), data.preprocessing, classes),
-                devices=devices,
-                plan=BatchPlan.of(len(data.x), run_spec.train.batch_size, devices.world_size),
-                folder=folder,
-                log=log,
-                progress=progress,
-                should_stop=get("should_stop", lambda: False),
-                checkpoint_seconds=get("checkpoint_seconds", 60.0),
-                shared_stage=get("shared_stage"),
-                precision_reason=reason,
-            )
-            if not run.resume() and not _take_first_stage(run):
-                run.monitors[0].rewrite([])
-                run.monitors[0].report(_examine(run))
-            try:
-                yield run
-            except TrainingInterrupted:
-                run.save()
-                raise
+            with torch_threads(run_spec.train.threads):
+                network = _initial_network(run_spec.train, data, encoder, initial)
+                devices = Devices(get("devices", 1), accelerator, run_spec.train.precision)
+                if not devices.is_first:
+                    log = lambda line: None  # noqa: E731
+                if folder is not None:
+                    about = {"precision_reason": reason, "device": devices.device.type}
+                    _claim(folder, devices, run_spec, about, overwrite=get("overwrite", False))
+                if devices.world_size > 1 and devices.device.type == "cuda":
+                    network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+                classes = data.classes if data.classes is not None else np.arange(data.n_classes)
+                run = Run(
+                    run_spec=run_spec,
+                    method=method,
+                    data=data,
+                    classifier=Classifier(network.to(devices.device), data.preprocessing, classes),
+                    devices=devices,
+                    plan=BatchPlan.of(len(data.x), run_spec.train.batch_size, devices.world_size),
+                    folder=folder,
+                    log=log,
+                    progress=progress,
+                    should_stop=get("should_stop", lambda: False),
+                    checkpoint_seconds=get("checkpoint_seconds", 60.0),
+                    shared_stage=get("shared_stage"),
+                    precision_reason=reason,
+                )
+                if not run.resume() and not _take_first_stage(run):
+                    run.monitors[0].rewrite([])
+                    run.monitors[0].report(_examine(run))
+                try:
+                    yield run
+                except TrainingInterrupted:
+                    run.save()
+                    raise
         finally:
             torch.set_rng_state(random_state)
-            torch.set_num_threads(threads)
 
 
 def resolve(asked: RunSpec, known: RunSpec | None, accelerator: str, *, images: bool) -> tuple[RunSpec, str]:

@@ -1,0 +1,333 @@
+"""From a data source to a finished run: what is written, what is equal, what is continued, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import esupcon
+from esupcon._io import OWNED, OwnedFolder, locked, read_sealed_json, write_sealed_json
+from esupcon.data import load
+from esupcon.probability import Predictions, accuracy, brier_score, expected_calibration_error, negative_log_likelihood
+from esupcon.spec import RunSpec, TrainSpec
+from esupcon.training import Result, TrainingInterrupted, pipeline, train
+from esupcon.training.pipeline import default_epochs
+from esupcon.training.result import RUN_FILES
+from tiny_images import write_npz
+
+SETTINGS: dict[str, Any] = {"encoder": "mlp-16x1", "epochs": 12, "batch_size": 27, "precision": "32", "seed": 3}
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def spec(source: Path, train: dict[str, Any] | None = None, **more: Any) -> RunSpec:
+    fields = {"noise_rate": 0.1, "validation_fraction": 0.1, **more}
+    return RunSpec(source=str(source), train=TrainSpec(**{**SETTINGS, **(train or {})}), **fields)
+
+
+def run(source: Path, out: Path, settings: dict[str, Any] | None = None, **more: Any) -> Result:
+    fields = more.pop("fields", {})
+    return train(spec(source, settings, **fields), out, **{"log": quiet, "progress": False, **more})
+
+
+def outcome(result: Result) -> dict[str, Any]:
+    """Everything that must be equal for equal runs."""
+    return result.model_dump(exclude={"provenance": True, "run": {"source"}})
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_npz(tmp_path_factory.mktemp("data") / "corners.npz")
+
+
+@pytest.fixture(scope="module")
+def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return run(source, tmp_path_factory.mktemp("run") / "out")
+
+
+def test_everything_is_written_and_agrees(finished: Result, source: Path) -> None:
+    names = {path.name for path in finished.folder.iterdir()} - {".lock"}
+    assert names == {
+        *("model", "result.json", "predictions.npz", "held_out.npz", "embedding.npz"),
+        *("run.json", "history.jsonl", "timing.jsonl", OWNED),
+    }
+    data = load(source, log=quiet)
+    stored = Predictions.load(finished.folder / "predictions.npz")
+    assert np.array_equal(stored.labels, data.y_test)
+    classifier = esupcon.load(finished.model)
+    np.testing.assert_allclose(classifier.logits(data.x_test), stored.logits, atol=1e-5)
+    assert tuple(classifier.classes_) == data.classes
+    p, figures = stored.probabilities(), finished.metrics.test
+    assert figures is not None
+    assert figures.accuracy == accuracy(p, stored.labels) > 0.6
+    assert figures.ece == pytest.approx(expected_calibration_error(p, stored.labels, 15))
+    assert figures.nll == pytest.approx(negative_log_likelihood(p, stored.labels))
+    assert figures.brier == pytest.approx(brier_score(p, stored.labels))
+    assert [row.name for row in figures.per_class] == list(data.classes)
+    assert [row.n for row in figures.per_class] == np.bincount(stored.labels).tolist()
+
+
+def test_model_of_a_run_is_calibrated_on_the_held_out_part(finished: Result, source: Path, tmp_path: Path) -> None:
+    assert esupcon.load(finished.model).calibration.how == "none"  # nine held-out samples are too few
+    result = run(source, tmp_path / "out", fields={"validation_fraction": 0.4})
+    calibration = esupcon.load(result.model).calibration
+    assert (calibration.how, calibration.n) == ("held-out", 36)
+    assert result.calibration.held_out is not None
+    assert calibration.temperature == result.calibration.held_out.temperature
+    assert result.calibration.paper is not None
+
+
+def test_result_records_what_was_done(finished: Result, source: Path) -> None:
+    values = read_sealed_json(finished.folder / "result.json")
+    assert values["metrics"]["test"]["accuracy"] == finished.metrics.test.accuracy
+    assert values["provenance"]["train_seconds"] > 0
+    assert (finished.folder / "model" / "model.safetensors").is_file()
+    record = finished.preparation
+    assert (record.n_fit, record.n_held_out, record.n_test, sum(record.class_counts)) == (81, 9, 45, 81)
+    assert record.scenario.n_wrong_labels == 9
+    assert finished.provenance.versions["numpy"] == np.__version__
+    assert finished.run.train.threads is not None
+    again = Result.read(finished.folder)
+    assert again.model_dump() == finished.model_dump()
+    assert again.key == finished.run.key == read_sealed_json(finished.folder / "run.json")["key"]
+
+
+def test_equal_runs_are_equal_wherever_the_data_lie(finished: Result, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "moved.npz").write_bytes(source.read_bytes())
+    again = run(tmp_path / "moved.npz", tmp_path / "again")
+    assert again.key == finished.key
+    before, after = outcome(finished), outcome(again)
+    assert (before["data"].pop("name"), after["data"].pop("name")) == (str(source), str(tmp_path / "moved.npz"))
+    assert after == before
+    for name in ("predictions.npz", "held_out.npz", "history.jsonl", "embedding.npz"):
+        assert (again.folder / name).read_bytes() == (finished.folder / name).read_bytes(), name
+
+
+def test_finished_run_is_not_trained_again(finished: Result, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "fit", lambda *args, **more: pytest.fail("trained again"))
+    again = run(source, finished.folder)
+    assert again.already_finished
+    assert again.model_dump() == finished.model_dump()
+
+
+def test_another_run_in_the_folder_is_refused_by_name(finished: Result, source: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds the result of another run: epochs was 12, now 5\. Choose another"):
+        run(source, finished.folder, {"epochs": 5})
+    with pytest.raises(ValueError, match=r"noise_rate was 0\.1, now 0\.2"):
+        run(source, finished.folder, fields={"noise_rate": 0.2})
+    with pytest.raises(ValueError, match="the data differ"):
+        run(write_npz(tmp_path / "other.npz", seed=9), finished.folder)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({}, {"devices": 2}, r"processes was 1, now 2"),
+        ({"threads": 2}, {"threads": 1}, r"threads was 2, now 1"),
+    ],
+)
+def test_stopped_run_is_not_continued_with_other_processes_or_threads(
+    first: dict[str, Any], second: dict[str, Any], message: str, source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingInterrupted):
+        run(source, tmp_path / "out", first, should_stop=lambda: True)
+    devices = second.pop("devices", 1)
+    folder = pipeline.RunFolder(tmp_path / "out", quiet)
+    known = folder.read()
+    asked = known.model_copy(update={"processes": devices, "train": known.train.model_copy(update=second)})
+    with pytest.raises(ValueError, match=message):
+        folder.claim(asked, {"device": "cpu"})
+
+
+def test_changed_data_are_another_run(source: Path, tmp_path: Path) -> None:
+    """The key covers the content: a planned run refuses data that changed since."""
+    path = write_npz(tmp_path / "data.npz")
+    planned = run(path, tmp_path / "out", {"epochs": 1})
+    write_npz(path, seed=9)
+    with pytest.raises(ValueError, match="changed since this run was planned"):
+        train(planned.run, tmp_path / "again", log=quiet)
+    assert run(path, tmp_path / "new", {"epochs": 1}).key != planned.key
+
+
+def test_overwrite_removes_what_the_old_run_wrote_and_nothing_else(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(source, out, {"epochs": 1})
+    (out / "mine.txt").write_text("kept")
+    (out / "model" / "notes.txt").write_text("kept")
+    (out / "checkpoint-best.pt").write_text("kept")
+    new = run(source, out, {"epochs": 2}, fields={"validation_fraction": 0.0}, overwrite=True, keep_model=False)
+    assert new.run.train.epochs == 2
+    assert new.metrics.held_out is None
+    assert not (out / "held_out.npz").exists()
+    assert not (out / "model" / "model.safetensors").exists()
+    for kept in ("mine.txt", "model/notes.txt", "checkpoint-best.pt"):
+        assert (out / kept).read_text() == "kept"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "name", ["predictions.npz", "history.jsonl", "run.json", "result.json", "checkpoint-1.pt", "model/config.json"]
+)
+def test_foreign_file_under_a_name_of_ours_is_refused(name: str, overwrite: bool, source: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    with pytest.raises(ValueError, match=f"files that esupcon did not write: {name}"):
+        run(source, tmp_path / "out", overwrite=overwrite)
+    assert file.read_text() == "mine"
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*") if path.is_file()) == [file.name]
+
+
+@pytest.mark.parametrize("name", ["history.jsonl", "timing.jsonl", "run.json", "model/config.json"])
+def test_symbolic_link_is_not_followed(name: str, source: Path, tmp_path: Path) -> None:
+    out, target = tmp_path / "out", tmp_path / "target"
+    with pytest.raises(TrainingInterrupted):
+        run(source, out, should_stop=lambda: True)
+    target.write_text("mine")
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).unlink(missing_ok=True)
+    (out / name).symlink_to(target)
+    with pytest.raises(ValueError, match=f"symbolic links where files of ours go: {name}"):
+        run(source, out)
+    assert target.read_text() == "mine"
+
+
+def test_stopped_run_ends_as_if_it_had_not_been(finished: Result, source: Path, tmp_path: Path) -> None:
+    count = iter(range(1, 1000))
+    with pytest.raises(TrainingInterrupted):
+        run(source, tmp_path / "out", should_stop=lambda: next(count) == 5)
+    assert not (tmp_path / "out" / "result.json").exists()
+    said: list[str] = []
+    result = run(source, tmp_path / "out", log=said.append)
+    assert any("Continuing at epoch 2, step 3" in line for line in said)
+    assert outcome(result) == outcome(finished)
+    assert (result.folder / "predictions.npz").read_bytes() == (finished.folder / "predictions.npz").read_bytes()
+
+
+@pytest.mark.parametrize("function", ["measure", "_save_embedding", "_save_model"])
+def test_killed_while_results_are_written(
+    function: str, finished: Result, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*args: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(pipeline, function, killed)
+        run(source, tmp_path / "out")
+    assert not (tmp_path / "out" / "result.json").exists()
+    assert outcome(run(source, tmp_path / "out")) == outcome(finished)
+
+
+def test_stop_after_the_last_step_is_obeyed_and_continued(finished: Result, source: Path, tmp_path: Path) -> None:
+    steps = iter(range(1, 1000))
+    with pytest.raises(TrainingInterrupted):
+        run(source, tmp_path / "out", should_stop=lambda: next(steps) > 36)
+    assert len((tmp_path / "out" / "history.jsonl").read_text().splitlines()) == 12
+    assert outcome(run(source, tmp_path / "out")) == outcome(finished)
+
+
+def test_without_test_and_held_out_parts(tmp_path: Path) -> None:
+    source = write_npz(tmp_path / "d.npz", n_train=30, n_test=0)
+    result = run(source, tmp_path / "out", {"epochs": 1}, fields={"validation_fraction": 0.0})
+    assert result.preparation.n_test == 6  # drawn from train
+    assert result.metrics.test is not None
+    assert result.calibration.held_out is None
+
+
+def test_further_processes_write_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "rank", lambda: 1)
+    said: list[str] = []
+    run(source, tmp_path / "out", {"epochs": 1}, log=said.append)
+    assert not (tmp_path / "out" / "result.json").exists()
+    assert said == []
+
+
+def test_rank_without_a_rendezvous_is_an_error(source: Path, tmp_path: Path) -> None:
+    code = "import sys, esupcon.cli; sys.exit(esupcon.cli.main(sys.argv[1:]))"
+    words = ["train", str(source), "--out", str(tmp_path / "out"), "--encoder", "mlp-8x1", "--epochs", "1"]
+    for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("RANK", "x")):
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", code, *words],
+            env=os.environ | {name: value},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 2
+        assert "Start the processes with torchrun, or unset RANK" in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert not (tmp_path / "out" / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devices": -1}, "devices must be 1 or more; got -1"),
+        ({"devices": 0}, "devices must be 1 or more; got 0"),
+        ({"accelerator": "cuda"}, "'cuda' device.* cannot be used here"),
+        ({"accelerator": "mps"}, "'mps' device.* cannot be used here"),
+        ({"accelerator": "nonsense"}, "'nonsense' device.* cannot be used here"),
+    ],
+)
+def test_device_that_is_absent_gives_one_line(
+    options: dict[str, Any], message: str, source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message) as refusal:
+        run(source, tmp_path / "out", {"epochs": 1}, **options)
+    assert "\n" not in str(refusal.value)
+
+
+def test_epochs_follow_the_size_of_the_data(source: Path, tmp_path: Path) -> None:
+    assert [default_epochs(n) for n in (0, 100, 2_000, 50_000, 10**7)] == [200, 200, 100, 20, 20]
+    assert run(source, tmp_path / "a", {"steps": 2}, choose_epochs=True).run.train.epochs == 12
+    said: list[str] = []
+    result = run(source, tmp_path / "b", {"patience": 1, "lr": 1e-9}, choose_epochs=True, log=said.append)
+    assert result.run.train.epochs == 200
+    assert any("200 epochs for 81 samples" in line for line in said)
+
+
+def test_folder_in_use_is_refused(source: Path, tmp_path: Path) -> None:
+    OwnedFolder(tmp_path, RUN_FILES).claim()
+    with locked(tmp_path / ".lock") as held:
+        assert held
+        with pytest.raises(ValueError, match="another process is training in"):
+            run(source, tmp_path)
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_damaged_result_is_named(finished: Result, tmp_path: Path) -> None:
+    values = json.loads((finished.folder / "result.json").read_text())
+    with pytest.raises(FileNotFoundError, match="holds no finished run"):
+        Result.read(tmp_path)
+    (tmp_path / "result.json").write_text(json.dumps({**values, "batch_size": 1}))
+    with pytest.raises(ValueError, match="was changed after it was written"):
+        Result.read(tmp_path)
+    values = read_sealed_json(finished.folder / "result.json")
+    forged: list[tuple[dict[str, Any], str]] = [
+        ({**values, "schema_version": 1}, "schema_version"),
+        ({**values, "typo": 1}, "typo"),
+        ({**values, "batch_size": 0}, "batch_size"),
+        ({**values, "metrics": {"test": {"accuracy": 2}}}, "metrics"),
+        ({**values, "provenance": {**values["provenance"], "seconds": -1}}, "seconds"),
+        ({**values, "key": "0" * 12}, "has the key '000000000000'"),
+    ]
+    for content, message in forged:
+        write_sealed_json(tmp_path / "result.json", content)
+        with pytest.raises(ValueError, match=message) as refusal:
+            Result.read(tmp_path)
+        assert "\n" not in str(refusal.value)
+        assert "result.json" in str(refusal.value)
+
+
+def test_result_needs_no_torch() -> None:
+    code = "import sys, esupcon.training.result; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
