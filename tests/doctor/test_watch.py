@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esupcon.doctor import Finding, Watch
-from esupcon.doctor.watch import effective_rank, mean_cosine
+from esupcon.doctor.watch import mean_cosine
 from esupcon.methods import METHODS
 
 RNG = np.random.default_rng(0)
@@ -29,6 +29,10 @@ def make(**changes: Any) -> Watch:
 
 def feed(watch: Watch, losses: Any, lr: float = 0.1) -> list[Finding]:
     return [finding for loss in losses for finding in watch.step(float(loss), lr)]
+
+
+def codes(found: list[Finding]) -> list[str]:
+    return [finding.code for finding in found]
 
 
 def noisy(values: Any, spread: float = 0.05) -> np.ndarray:
@@ -60,35 +64,18 @@ def test_usual_start_of_a_fresh_network_has_no_findings() -> None:
     assert found == []
 
 
-def test_collapse_is_found_by_the_loss_alone() -> None:
-    found = feed(make(warmup_steps=100), np.full(500, PLATEAU))
-    assert [finding.code for finding in found] == ["collapse"]
-    assert "5.541, log(n - 1) for 256 rows" in found[0].message
-    assert "cosine" not in found[0].message
-
-
-def test_collapse_is_found_by_the_cosine_alone() -> None:
-    found = run(make(), np.full(300, 7.0) - 1e-3 * np.arange(300), POINT, 0.1)
-    assert "collapse" in [finding.code for finding in found]
-    message = next(finding for finding in found if finding.code == "collapse").message
-    assert "mean cosine between samples is 1.0000" in message
-    assert "log(n - 1)" not in message
-
-
-def test_collapse_is_found_by_both_and_reported_once() -> None:
-    found = run(make(), np.full(1000, PLATEAU), POINT, 0.1)
-    assert [finding.code for finding in found] == ["collapse"]
-    assert "mean cosine" in found[0].message and "log(n - 1)" in found[0].message
-
-
-def test_zero_embeddings_are_collapsed() -> None:
-    assert [one.code for one in run(make(), np.full(400, PLATEAU), np.zeros((200, 10)), 0.1)] == ["collapse"]
+@pytest.mark.parametrize("embedding", [POINT, np.zeros((200, 10))])
+def test_collapse_is_reported_once(embedding: np.ndarray) -> None:
+    (finding,) = run(make(warmup_steps=100), np.full(1000, PLATEAU), embedding, 0.1)
+    assert finding.code == "collapse"
+    assert "mean cosine between samples is 1.0000" in finding.message
+    assert "the loss is 5.541, where a collapsed embedding has 5.541" in finding.message
 
 
 @pytest.mark.parametrize(
     ("losses", "embedding", "accuracy"),
     [
-        (np.full(400, PLATEAU), CLUSTERS, 0.1),  # the embedding keeps samples apart: stuck, at most
+        (np.full(400, PLATEAU), CLUSTERS, 0.1),  # the embedding keeps samples apart: stuck
         (np.full(400, PLATEAU), POINT, 0.6),  # it classifies
         (np.linspace(PLATEAU, 4.5, 400), POINT, None),  # the loss has left
     ],
@@ -96,7 +83,7 @@ def test_zero_embeddings_are_collapsed() -> None:
 def test_one_sign_of_collapse_against_another_is_not_enough(
     losses: np.ndarray, embedding: np.ndarray, accuracy: float | None
 ) -> None:
-    assert "collapse" not in [finding.code for finding in run(make(), losses, embedding, accuracy)]
+    assert "collapse" not in codes(run(make(), losses, embedding, accuracy))
 
 
 def test_crowded_embeddings_must_persist() -> None:
@@ -112,10 +99,9 @@ def test_loss_that_is_not_finite_is_an_error_reported_once(bad: float) -> None:
     feed(watch, [5.5, 5.4, 5.3])
     (finding,) = watch.step(bad, 0.2)
     assert (finding.code, finding.severity) == ("loss-not-finite", "error")
-    assert "at step 4, at learning rate 0.2 (the first was 5.5, the last finite one 5.3)" in finding.message
-    assert "Look for NaN in the data" in finding.remedy
+    assert "at step 4 (the first was 5.5, the last 5.3), at learning rate 0.2" in finding.message
     assert watch.step(bad, 0.2) == []
-    assert "it was the first" in make().step(bad, 0.2)[0].message
+    assert "at step 1, at" in make().step(bad, 0.2)[0].message
 
 
 def test_embeddings_that_are_not_finite_are_the_same_error() -> None:
@@ -123,19 +109,13 @@ def test_embeddings_that_are_not_finite_are_the_same_error() -> None:
     broken[[3, 7], 2] = np.nan, np.inf
     (finding,) = make().epoch(4, 5.0, 0.5, broken, LABELS)
     assert (finding.code, finding.severity) == ("loss-not-finite", "error")
-    assert "end of epoch 5" in finding.message and "2 of 200 embeddings" in finding.message
+    assert "after epoch 5" in finding.message and "2 of 200 embeddings" in finding.message
 
 
 def test_loss_that_rises_and_stays_high() -> None:
     found = feed(make(), [*noisy(np.full(30, 5.5)), *noisy(np.full(30, 6.6))])
-    assert [finding.code for finding in found] == ["lr-too-high"]
+    assert codes(found) == ["lr-too-high"]
     assert "rose from 5.5" in found[0].message
-
-
-def test_loss_that_swings_wildly() -> None:
-    found = feed(make(), 5.5 + 6 * (np.arange(60) % 2) - 3)
-    assert [finding.code for finding in found] == ["lr-too-high"]
-    assert "swings by 6" in found[0].message
 
 
 def test_single_odd_batches_have_no_finding() -> None:
@@ -144,37 +124,35 @@ def test_single_odd_batches_have_no_finding() -> None:
     assert feed(make(n_steps=300), losses) == []
 
 
-def test_explosion_is_reported_at_once_and_again_after_a_rise() -> None:
+def test_explosion_is_reported_at_once() -> None:
     watch = make(losses={"ce": 1.0}, head="linear")
     assert feed(watch, [2.3, 2.3]) == []
-    assert [finding.code for finding in feed(watch, [1e6, 1e9, 1e12])] == ["lr-too-high"]
-    watch = make(losses={"ce": 1.0}, head="linear")
-    found = feed(watch, [2.3, *[4.0] * 20, 1e6, 1e7])
-    assert [finding.code for finding in found] == ["lr-too-high"] * 2
+    assert codes(watch.step(1e6, 0.1)) == ["lr-too-high"]
+    assert feed(watch, [1e9, 1e12]) == []
 
 
 def test_stuck_needs_time_without_progress() -> None:
     watch = make(losses={"ce": 1.0}, head="linear", warmup_steps=100)
     assert run(watch, noisy(np.full(380, 2.3), 0.02), CLUSTERS, 0.1) == []
     found = run(watch, noisy(np.full(100, 2.3), 0.02), CLUSTERS, 0.1)
-    assert [finding.code for finding in found] == ["stuck"]
+    assert codes(found) == ["stuck"]
     slow = noisy(2.3 - 0.5 * np.arange(1000) / 1000, 0.02)
     assert run(make(losses={"ce": 1.0}, head="linear"), slow, CLUSTERS, 0.1) == []
 
 
 def test_standstill_with_another_explanation_is_not_stuck() -> None:
     risen = np.concatenate([np.full(10, 5.5), np.full(990, 6.6)])
-    assert [one.code for one in run(make(), risen, CLUSTERS, 0.1)] == ["lr-too-high"]
+    assert codes(run(make(), risen, CLUSTERS, 0.1)) == ["lr-too-high"]
     flat = run(make(temperature=50.0), np.full(1000, PLATEAU), CLUSTERS, 0.1)
-    assert [one.code for one in flat] == ["temperature-too-high"]
+    assert codes(flat) == ["temperature-too-high"]
 
 
 def test_standstill_of_crowded_embeddings_becomes_a_collapse() -> None:
-    watch, codes = make(warmup_steps=400), []
+    watch, found = make(warmup_steps=400), []
     for epoch in range(3):
-        codes.append([one.code for one in feed(watch, np.full(400, 6.0))])
-        codes.append([one.code for one in watch.epoch(epoch, 6.0, 0.1, POINT, LABELS)])
-    assert codes == [[], [], [], [], [], ["collapse"]]
+        found.append(codes(feed(watch, np.full(400, 6.0))))
+        found.append(codes(watch.epoch(epoch, 6.0, 0.1, POINT, LABELS)))
+    assert found == [[], [], [], [], [], ["collapse"]]
 
 
 def test_rising_accuracy_is_progress() -> None:
@@ -187,45 +165,21 @@ def test_rising_accuracy_is_progress() -> None:
 
 def test_loss_that_has_left_the_plateau_is_stuck_only_if_accuracy_is_low() -> None:
     assert feed(make(), noisy(np.full(1000, 5.0), 0.02)) == []
-    assert [one.code for one in run(make(), noisy(np.full(1000, 5.0), 0.02), CLUSTERS, 0.1)] == ["stuck"]
+    assert codes(run(make(), noisy(np.full(1000, 5.0), 0.02), CLUSTERS, 0.1)) == ["stuck"]
 
 
-def test_severity_of_a_high_temperature_depends_on_the_reachable_share() -> None:
-    for temperature, severity in ((0.5, None), (1.0, "note"), (3.0, "warning")):
+def test_temperatures_far_from_the_suggested_one_are_found_at_the_first_step() -> None:
+    for temperature, code in ((0.001, "low"), (0.007, "low"), (0.02, ""), (0.5, ""), (1.0, "high"), (3.0, "high")):
         found = make(temperature=temperature).step(5.5, 0.1)
-        assert [finding.severity for finding in found] == ([severity] if severity else [])
-    # 1 / (1 + 9 exp(-10/9)), the best that ten classes can have at temperature 1
-    assert "a probability of 0.25 at most" in make(temperature=1.0).step(5.5, 0.1)[0].message
+        assert codes(found) == ([f"temperature-too-{code}"] if code else [])
+        assert all("temperature to about 0.16" in one.remedy for one in found)
 
 
-def test_high_first_loss_is_blamed_on_a_low_temperature_only() -> None:
-    assert make(temperature=0.1).step(20.0, 0.1) == []
-    assert [one.code for one in make(temperature=0.01).step(20.0, 0.1)] == ["temperature-too-low"]
-    # K/(n+K) of a prototype term of up to 1/t each
-    assert make(losses={"esupcon": 1.0}, temperature=0.001).step(40.0, 0.1) == []
-    assert [one.code for one in make(losses={"esupcon": 1.0}, temperature=0.001).step(60.0, 0.1)] == [
-        "temperature-too-low"
-    ]
-
-
-def test_narrow_embedding_is_a_note_in_the_second_half_of_a_run() -> None:
-    line = np.outer(LABELS - 4.5, np.ones(10)) + 0.05 * RNG.normal(size=(200, 10))
-    watch = make()
-    assert run(watch, noisy(np.linspace(5.5, 4.5, 490)), line, 0.5) == []
-    found = run(watch, noisy(np.linspace(4.5, 4, 510)), line, 0.5)
-    assert [(one.code, one.severity) for one in found] == [("dimensional-collapse", "note")]
-    assert "of its 10 directions" in found[0].message and "need 9" in found[0].message
-    assert run(make(), noisy(np.linspace(5.5, 4, 1000)), CLUSTERS, 0.5) == []
-
-
-def test_overfitting_is_a_note_and_repeated_when_the_gap_has_doubled() -> None:
+def test_overfitting_is_a_note() -> None:
     perfect = np.eye(10)[LABELS] * 5
-    watch = make(n_steps=200)
-    found = run(watch, np.linspace(5.5, 4, 100), CLUSTERS, 0.75, logits=perfect)
+    found = run(make(n_steps=200), np.linspace(5.5, 4, 100), CLUSTERS, 0.75, logits=perfect)
     assert [(one.code, one.severity) for one in found] == [("overfitting", "note")]
     assert "100 % of the training samples but 75 % of the held-out ones" in found[0].message
-    assert run(watch, np.full(50, 4.0), CLUSTERS, 0.65, logits=perfect) == []
-    assert [one.code for one in run(watch, np.full(50, 4.0), CLUSTERS, 0.55, logits=perfect)] == ["overfitting"]
     assert run(make(), np.linspace(5.5, 4, 100), CLUSTERS, 0.85, logits=perfect) == []
 
 
@@ -240,15 +194,14 @@ def test_predicting_one_class_only_is_reported_at_the_end_unless_explained() -> 
     varied = np.eye(10)[np.where(np.arange(200) < 3, 4, 3)]
     assert run(make(n_steps=100), np.linspace(5.5, 4, 100), CLUSTERS, 0.1, logits=varied) == []
     collapsed = run(make(n_steps=400), np.full(400, PLATEAU), POINT, 0.1, logits=constant)
-    assert [one.code for one in collapsed] == ["collapse"]
+    assert codes(collapsed) == ["collapse"]
 
 
 def test_findings_of_an_earlier_stage_are_repeated_only_if_more_severe() -> None:
     first = run(make(), np.full(400, PLATEAU), POINT, 0.1)
     assert run(make(already_reported=first), np.full(400, PLATEAU), POINT, 0.1) == []
-    note = make(temperature=1.0).step(5.5, 0.1)
-    assert make(temperature=1.0, already_reported=note).step(5.5, 0.1) == []
-    assert [one.severity for one in make(temperature=3.0, already_reported=note).step(5.5, 0.1)] == ["warning"]
+    milder = [one.model_copy(update={"severity": "note"}) for one in first]
+    assert run(make(already_reported=milder), np.full(400, PLATEAU), POINT, 0.1) == first
 
 
 @settings(max_examples=25)
@@ -278,7 +231,7 @@ def test_restored_watch_continues_as_if_never_stopped(cut: int, seed: int) -> No
 
 
 def test_other_states_are_refused() -> None:
-    with pytest.raises(ValueError, match="the state of a watch holds accuracy, at_plateau"):
+    with pytest.raises(ValueError, match="the state of a watch holds accuracy, best_accuracy"):
         make().load_state_dict({"steps": 3})
 
 
@@ -287,16 +240,15 @@ def test_one_class_has_no_findings_but_nan() -> None:
     found = feed(watch, np.full(300, PLATEAU))
     found += watch.epoch(0, PLATEAU, 1.0, POINT, np.zeros(200, int), logits=np.zeros((200, 1)))
     assert found == []
-    assert [one.code for one in watch.step(math.nan, 0.1)] == ["loss-not-finite"]
+    assert codes(watch.step(math.nan, 0.1)) == ["loss-not-finite"]
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.key)
 def test_every_stage_of_every_method_can_be_watched(method: Any) -> None:
     for stage in method.stages:
         watch = make(losses={term.loss: term.weight for term in stage.terms}, head=method.head, class_counts=[20] * 10)
-        assert watch.bounds.span > 0
-        start = watch.bounds.collapsed + watch.bounds.unsettled
-        losses = noisy(np.linspace(start, watch.bounds.best + 0.3, 1000), 0.02)
+        assert watch.span > 0
+        losses = noisy(np.linspace(watch.collapsed + 1, watch.best + 0.3, 1000), 0.02)  # prototypes start apart
         assert run(watch, losses, CLUSTERS, 0.9) == []
 
 
@@ -324,9 +276,7 @@ def test_any_losses_are_accepted(losses: list[float], name: str, n_classes: int)
         ({"n_batch": 0}, "n_batch must be a whole number of at least 1"),
         ({"n_batch": 1, "n_views": 1}, "two rows or more"),
         ({"temperature": 0.0}, "temperature must be finite and above 0"),
-        ({"head": "cosine"}, "head must be 'linear' or 'prototype'; got cosine"),
-        ({"spce_average": "mean"}, "spce_average must be 'class' or 'batch'"),
-        ({"class_counts": [1, 2]}, "class_counts must hold the training samples of each of 10 classes"),
+        ({"class_counts": [1, 2]}, "class_counts must hold 10 counts"),
         ({"n_steps": 0}, "n_steps must be a whole number of at least 1"),
     ],
 )
@@ -336,16 +286,16 @@ def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) 
 
 
 @pytest.mark.parametrize(
-    ("z", "y", "logits", "message"),
+    ("z", "y", "logits"),
     [
-        (np.zeros((1, 3)), np.zeros(1), None, "two or more rows"),
-        (np.zeros(4), np.zeros(4), None, "two or more rows"),
-        (np.zeros((4, 3)), np.zeros(5), None, "labels one number per row"),
-        (np.zeros((4, 3)), np.zeros(4), np.zeros((3, 2)), "logits must hold a row for each of the 4 rows"),
+        (np.zeros((1, 3)), np.zeros(1), None),
+        (np.zeros(4), np.zeros(4), None),
+        (np.zeros((4, 3)), np.zeros(5), None),
+        (np.zeros((4, 3)), np.zeros(4), np.zeros((3, 2))),
     ],
 )
-def test_samples_that_do_not_fit_are_refused(z: np.ndarray, y: np.ndarray, logits: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_samples_that_do_not_fit_are_refused(z: np.ndarray, y: np.ndarray, logits: object) -> None:
+    with pytest.raises(ValueError, match="embedding must hold two rows"):
         make().epoch(0, 5.0, 0.5, z, y, logits=logits)
 
 
@@ -374,20 +324,3 @@ def test_mean_cosine_is_that_of_all_pairs(n: int, d: int, n_zero: int, scale: fl
     z = np.random.default_rng(seed).normal(size=(n, d)) * scale
     z[: min(n_zero, n)] = 0
     assert mean_cosine(z) == pytest.approx(mean_cosine_by_pairs(z), abs=1e-9)
-
-
-@pytest.mark.parametrize(("n", "d"), [(40, 7), (7, 40)])
-def test_effective_rank_is_the_exponential_of_the_entropy_of_singular_values(n: int, d: int) -> None:
-    z = np.random.default_rng(0).normal(size=(n, d))
-    unit = z / np.linalg.norm(z, axis=1, keepdims=True)
-    values = np.linalg.svd(unit - unit.mean(0), compute_uv=False)
-    values = values[values > 1e-9]
-    p = values / values.sum()
-    assert effective_rank(z) == pytest.approx(np.exp(-(p * np.log(p)).sum()), rel=1e-6)
-
-
-@pytest.mark.parametrize("n_classes", [3, 10])
-def test_classes_at_the_corners_of_a_simplex_use_one_direction_less(n_classes: int) -> None:
-    corners = np.eye(n_classes) - 1 / n_classes
-    assert effective_rank(np.repeat(corners, 12, axis=0)) == pytest.approx(n_classes - 1)
-    assert effective_rank(np.ones((5, n_classes))) == 0

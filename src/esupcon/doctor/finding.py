@@ -24,15 +24,6 @@ class Finding(BaseModel):
         # Class names come from folders and tables and may contain line breaks.
         return " ".join(f"{self.severity} [{self.code}]: {self.message} {self.remedy}".split())
 
-    def as_dict(self) -> dict[str, str]:
-        """Shim: use model_dump(); to be deleted."""
-        return self.model_dump()
-
-    @classmethod
-    def from_dict(cls, values: Any) -> "Finding":
-        """Shim: use model_validate(values); to be deleted."""
-        return cls.model_validate(values)
-
 
 def finding(code: str, severity: Severity | None = None, **values: Any) -> Finding:
     """Return the finding of a code, its texts filled in; `severity` replaces the usual one."""
@@ -44,10 +35,7 @@ def finding(code: str, severity: Severity | None = None, **values: Any) -> Findi
 
 def percent(share: float) -> str:
     """Return a share with two significant digits: 12 %, 3.4 %, 0.056 %."""
-    value = 100 * share
-    if 0 < value < 0.01:
-        return "under 0.01 %"
-    return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.2g} %"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def class_name(classes: Sequence[Any] | None, k: int) -> str:
@@ -55,14 +43,11 @@ def class_name(classes: Sequence[Any] | None, k: int) -> str:
     return f"class {k}" if classes is None else repr(str(classes[k]))
 
 
-_MICRO_BATCH = "a small micro_batch makes them fit into memory"
-
 _MESSAGES: dict[str, tuple[Severity, str, str]] = {
     # before training, from the data
     "leak": (
         "warning",
-        "{copies} are copies of training {things}, value for value ({examples}): on them, accuracy measures "
-        "memorisation.",
+        "{copies} are copies of training {things} ({examples}): on them, accuracy measures memorisation.",
         "Remove the copies from one of the parts.{chance}",
     ),
     "contradicting-labels": (
@@ -88,11 +73,6 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
         "Judge by the accuracy of each class, not by the overall one. If classes are balanced where the model will be "
         "used, train with class_weight=balanced or adapt its probabilities to those priors.",
     ),
-    "constant-images": (
-        "note",
-        "{images} ({share}) are blank, {first} the first: every channel has one value throughout.",
-        "Look at their files, which may be damaged or placeholders, and leave them out.",
-    ),
     "data-not-finite": (
         "error",
         "{samples} contain NaN or infinite values; one of them makes the loss of its batch NaN.",
@@ -100,22 +80,10 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
     ),
     "absent-classes": (
         "note",
-        "a batch of {batch_size:,} images lacks {n_absent:.1f} of the {n_classes:,} classes on average ({share}), the "
-        "rarest in {rarest} of the batches: in such a step nothing is learnt about them, and their prototypes are only "
-        "pushed away.",
-        "Use batches of {suggested:,} images, which lack {goal} of the classes; " + _MICRO_BATCH + ".",
-    ),
-    "no-positives": (
-        "warning",
-        "with one view, {share} of the samples are the only ones of their class in a batch of {batch_size:,} "
-        "({n_classes:,} classes): without a positive they do not contribute to the loss.",
-        "Train with two views of each image, so that every sample has a positive, or with larger batches.",
-    ),
-    "own-views-only": (
-        "note",
-        "{share} of the samples are the only ones of their class in a batch of {batch_size:,} ({n_classes:,} classes): "
-        "their only positive is their own other view, so the labels hardly shape the embedding.",
-        "Use larger batches; " + _MICRO_BATCH + ".",
+        "a batch of {batch_size:,} images lacks {n_absent:.1f} of the {n_classes:,} classes on average ({share}): in "
+        "such a step nothing is learnt about them, and their prototypes are only pushed away.",
+        "Use batches of {suggested:,} images, which lack {goal} of the classes; a small micro_batch makes them fit "
+        "into memory.",
     ),
     "prototype-share": (
         "warning",
@@ -123,27 +91,27 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
         "Use prototype_weight=1, the published objective.",
     ),
     # during training
-    "loss-not-finite": ("error", "{what}.", "{advice}"),
+    "loss-not-finite": (
+        "error",
+        "{what}, at learning rate {state.lr:.3g}.",
+        "Go back to the last good checkpoint, lower the learning rate to {lower:.2g} or lengthen the warm-up, look for "
+        "NaN in the data, and train in full precision (precision 32).",
+    ),
     "lr-too-high": (
         "warning",
-        "{what}, at learning rate {state.lr:.3g}: the steps are too large.",
+        "{what} within {state.steps:,} steps, at learning rate {state.lr:.3g}: the steps are too large.",
         "Lower the learning rate to {lower:.2g}, or lengthen the warm-up.",
     ),
     "collapse": (
         "warning",
-        "the embedding has collapsed: after {state.steps:,} steps {signs}.",
+        "the embedding has collapsed: after {state.steps:,} steps the mean cosine between samples is {cosine:.4f} "
+        "(1: all alike), and the loss is {state.now:.4g}, where a collapsed embedding has {watch.collapsed:.4g}.",
         "{advice}; check that labels belong to their images and that augmented images can still be recognised.",
-    ),
-    "dimensional-collapse": (
-        "note",
-        "the embedding uses about {rank:.1f} of its {dim} directions; {n_classes} evenly separated classes need "
-        "{needed}.",
-        "Train longer or with a lower learning rate, and weaken augmentation that hides what differs between classes.",
     ),
     "stuck": (
         "warning",
         "no progress in the last {state.idle:,} of {state.steps:,} steps ({watch.n_steps:,} planned): the loss stays "
-        "at {state.now:.4g}, where a collapsed embedding has {bounds.collapsed:.4g} and a perfect one {bounds.best:.4g}"
+        "at {state.now:.4g}, where a collapsed embedding has {watch.collapsed:.4g} and a perfect one {watch.best:.4g}"
         "{accuracy}.",
         "Try a learning rate of {higher:.2g} instead of {state.lr:.3g} or, if that diverges, of {lower:.2g}; check "
         "that labels belong to their images and that the encoder is not frozen.",
@@ -151,14 +119,13 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
     "temperature-too-low": (
         "warning",
         "temperature {watch.temperature:g} saturates the softmax: a difference of {difference:.2g} between cosines "
-        "already weighs 999 to 1, and {sign}.",
+        "already weighs 999 to 1.",
         "Raise the temperature to about {suggested:.2g}.",
     ),
     "temperature-too-high": (
         "warning",
-        "temperature {watch.temperature:g} flattens the softmax: the loss can only fall from {bounds.collapsed:.4g} to "
-        "{bounds.best:.4g}, {reach} of what it could at temperature 0, and cosine logits give the right one of "
-        "{watch.n_classes} classes a probability of {posterior:.2g} at most.",
+        "temperature {watch.temperature:g} flattens the softmax: the loss can only fall from {watch.collapsed:.4g} to "
+        "{watch.best:.4g}, {reach} of what it could at temperature 0.",
         "Lower the temperature to about {suggested:.2g}.",
     ),
     "overfitting": (

@@ -106,7 +106,7 @@ def as_priors(priors: ArrayLike, *, n_classes: int, name: str) -> FloatArray:
     array = as_numbers(priors, name=name)
     if array.shape != (n_classes,) or not (array >= 0).all() or not abs(array.sum() - 1.0) <= ROW_SUM_TOLERANCE:
         raise ValueError(
-            f"{name} must be {n_classes} numbers, one per class, not negative and of sum 1; got {array.tolist()}. "
+            f"{name} must be {n_classes} numbers, one per class, not negative, that sum to 1; got {array.tolist()}. "
             "Use class_priors(labels, n_classes) to count them."
         )
     normalised: FloatArray = array / array.sum()
