@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -45,17 +43,6 @@ def test_clean_images_and_tables_have_no_findings(digits: Any) -> None:
     assert checked(x, y) == checked(x, y, x[:0], y[:0]) == checked(torch.tensor(x), y.tolist()) == {}
 
 
-def test_test_images_that_equal_training_images_are_a_leak(digits: Any) -> None:
-    x, y, x_test, y_test = digits
-    x_test = x_test.copy()
-    x_test[[5, 80, 81, 300]] = x[[17, 900, 2, 17]]
-    found = checked(x, y, x_test, y_test)
-    assert list(found) == ["leak"]
-    assert found["leak"].severity == "warning"
-    assert "4 of 397 test images (1 %)" in found["leak"].message
-    assert "(test 5 = train 17, test 80 = train 900, test 81 = train 2)" in found["leak"].message
-
-
 def test_held_out_copies_and_test_copies_of_either_part_are_leaks(digits: Any) -> None:
     x, y, x_test, y_test = (part.copy() for part in digits)
     x, x_held, y, y_held = x[:1200], x[1200:], y[:1200], y[1200:]
@@ -65,13 +52,6 @@ def test_held_out_copies_and_test_copies_of_either_part_are_leaks(digits: Any) -
     assert finding.code == "leak"
     assert "1 of 200 held-out images (0.5 %) and 2 of 397 test images (0.5 %)" in finding.message
     assert "(held-out 3 = train 11, test 7 = train 40, test 9 = held-out 100)" in finding.message
-
-
-def test_first_of_several_equal_training_images_is_named(digits: Any) -> None:
-    x, y, x_test, y_test = digits
-    x = np.concatenate([x, x[40:41]])
-    found = checked(x, np.append(y, y[40]), np.concatenate([x_test, x[40:41]]), np.append(y_test, y[40]))
-    assert "test 397 = train 40" in found["leak"].message
 
 
 def test_identical_images_with_different_labels_contradict_each_other(digits: Any) -> None:
@@ -141,17 +121,8 @@ def test_classes_without_training_samples_are_named(digits: Any) -> None:
     assert "3 of 11 classes have no training sample ('d', 'h', 'k')" in found["empty-class"].message
     n_missed = np.isin(y_test, (3, 7)).sum()
     assert f"{n_missed} of 397 held-out and test samples" in found["empty-class"].message
-    assert "test" not in checked(x[keep], y[keep], n_classes=10)["empty-class"].message
     many = checked(x[y < 5], y[y < 5], n_classes=10)["empty-class"].message
     assert "(class 5, class 6, class 7 and 2 more)" in many
-
-
-def test_one_class_is_an_error(digits: Any) -> None:
-    x, y, *_ = digits
-    found = checked(x[y == 4], y[y == 4], n_classes=5)
-    assert next(iter(found)) == "one-class"  # the worst comes first
-    assert found["one-class"].severity == "error"
-    assert "class 4" in found["one-class"].message
 
 
 @pytest.mark.parametrize(("n_rare", "severity"), [(15, None), (14, "note"), (2, "note"), (1, "warning")])
@@ -183,13 +154,6 @@ def test_prototypes_without_weight_are_a_warning(digits: Any) -> None:
     assert checked(x, y, prototype_weight=0.0) == {}
 
 
-def test_batch_larger_than_the_data_is_all_of_it() -> None:
-    y = np.repeat(np.arange(200), 2)
-    x = np.random.default_rng(0).normal(size=(len(y), 3))
-    assert "absent-classes" in checked(x, y, batch_size=100)
-    assert checked(x, y, batch_size=400) == checked(x, y, batch_size=4000) == {}
-
-
 class Rows:
     """Selected rows of an array, read by slices like those of the data package."""
 
@@ -216,19 +180,6 @@ def test_large_arrays_are_read_in_pieces(tmp_path: Path, digits: Any, monkeypatc
     assert "test 390 = train 1399" in found["leak"].message
 
 
-def test_public_set_has_a_leak() -> None:
-    folder = os.environ.get("ESUPCON_TEST_DATA")
-    if not folder or not (Path(folder) / "cifar100-20k.npz").exists():
-        pytest.skip("ESUPCON_TEST_DATA names no folder with cifar100-20k.npz")
-    with np.load(Path(folder) / "cifar100-20k.npz") as cifar:
-        x, x_test = (cifar[name].transpose(0, 3, 1, 2) for name in ("x_train", "x_test"))
-        y, y_test = (cifar[name].astype(int) for name in ("y_train", "y_test"))
-    found = checked(x, y, x_test, y_test, batch_size=256)
-    assert list(found) == ["leak"]
-    test_row, train_row = (int(part) for part in re.findall(r"test (\d+) = train (\d+)", found["leak"].message)[0])
-    assert (x_test[test_row] == x[train_row]).all()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -249,12 +200,11 @@ def test_impossible_input_is_refused_in_one_line(changes: dict[str, Any], messag
     assert "\n" not in str(error.value)
 
 
-def test_findings_are_sorted_by_severity() -> None:
-    x = np.array([[np.nan], [1.0], [1.0], [2.0]] * 10)
-    y = np.array([0, 0, 1, 0] * 10)
-    severities = [finding.severity for finding in checked(x, y, n_classes=3, prototypes=3).values()]
-    assert severities == sorted(severities, key=["error", "warning", "note"].index)
-    assert {"error", "warning", "note"} == set(severities)
+def test_one_class_is_an_error_and_the_most_severe_finding_comes_first(digits: Any) -> None:
+    x, y, *_ = digits
+    found = list(checked(x[y == 4], y[y == 4], n_classes=5, prototypes=5, prototype_weight=0.0).values())
+    assert [one.severity for one in found] == ["error", "warning", "warning"]
+    assert found[0].code == "one-class" and "class 4" in found[0].message
 
 
 small_counts = st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any).map(np.array)

@@ -27,11 +27,8 @@ def test_finding_survives_json_and_prints_as_one_line(finding: Finding) -> None:
     assert line.startswith(f"{finding.severity} [{finding.code}]:")
 
 
-def test_finding_is_immutable_and_other_dictionaries_are_refused() -> None:
+def test_other_dictionaries_are_refused() -> None:
     good = {"code": "leak", "severity": "note", "message": "seen", "remedy": "do"}
-    finding = Finding.model_validate(good)
-    with pytest.raises(ValidationError):
-        finding.message = "other"
     for bad in ({}, {"code": "leak"}, {**good, "code": 3}, {**good, "severity": "bad"}, {**good, "more": 1}):
         with pytest.raises(ValidationError):
             Finding.model_validate(bad)

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
-from sklearn.calibration import CalibratedClassifierCV
-from sklearn.frozen import FrozenEstimator
 
 from esupcon._split import stratified_split
 from esupcon.probability import (
@@ -34,54 +32,15 @@ def mean_nll(logits, labels, temperature: float) -> float:
     return float(-log_softmax(logits, temperature)[np.arange(len(labels)), labels].mean())
 
 
-def drawn(n: int, n_classes: int, temperature: float, seed: int = 0):
-    """Logits of spread 3 and labels that follow softmax(logits / temperature)."""
-    rng = np.random.default_rng(seed)
-    logits = 3.0 * rng.normal(size=(n, n_classes))
-    cumulative = np.cumsum(softmax(logits, temperature), axis=1)
-    return logits, (rng.random((n, 1)) > cumulative).sum(axis=1).clip(max=n_classes - 1)
-
-
 # fit_temperature
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0, 5.0])
 def test_temperature_that_generated_the_labels_is_found(temperature: float) -> None:
-    logits, labels = drawn(20_000, 5, temperature)
+    rng = np.random.default_rng(0)
+    logits = 3.0 * rng.normal(size=(20_000, 5))
+    labels = (rng.random((20_000, 1)) > np.cumsum(softmax(logits, temperature), axis=1)).sum(axis=1).clip(max=4)
     assert fit_temperature(logits, labels) == pytest.approx(temperature, rel=0.05)
-
-
-def test_temperature_agrees_with_direct_minimisation(cifar10) -> None:
-    found = fit_temperature(cifar10.logits, cifar10.labels)
-    direct = minimize_scalar(
-        lambda log_t: mean_nll(cifar10.logits, cifar10.labels, np.exp(log_t)),
-        bounds=(-3, 3),
-        method="bounded",
-        options={"xatol": 1e-9},
-    )
-    assert found == pytest.approx(np.exp(direct.x), rel=1e-6)
-    assert 1.2 < found < 1.8  # an overconfident network
-
-
-def test_temperature_agrees_with_scikit_learn(cifar10) -> None:
-    from sklearn.base import BaseEstimator, ClassifierMixin
-
-    class Logits(ClassifierMixin, BaseEstimator):
-        def fit(self, X, y):
-            self.classes_ = np.unique(y)
-            return self
-
-        def decision_function(self, X):
-            return X
-
-        def predict(self, X):
-            return self.classes_[X.argmax(axis=1)]
-
-    logits = cifar10.logits.astype(np.float64)
-    frozen = FrozenEstimator(Logits().fit(logits, cifar10.labels))
-    peer = CalibratedClassifierCV(frozen, method="temperature", cv=2, ensemble=False).fit(logits, cifar10.labels)
-    ours = softmax(logits, fit_temperature(logits, cifar10.labels))
-    np.testing.assert_allclose(ours, peer.predict_proba(logits), atol=2e-4)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
@@ -100,8 +59,8 @@ def test_constant_logits_keep_temperature_one() -> None:
     assert fit_temperature([[4.0, 4.0, -np.inf]], [1]) == 1.0
 
 
-def test_rows_and_columns_without_information_do_not_change_the_temperature() -> None:
-    logits, labels = drawn(400, 3, 2.0)
+def test_rows_and_columns_without_information_do_not_change_the_temperature(cifar10) -> None:
+    logits, labels = cifar10.logits[:400, :3].astype(float), cifar10.labels[:400] % 3
     expected = fit_temperature(logits, labels)
     constant_rows = np.vstack([logits, np.zeros((300, 3))])
     assert fit_temperature(constant_rows, np.append(labels, np.zeros(300, int))) == pytest.approx(expected, rel=1e-8)
@@ -159,15 +118,6 @@ def test_perfect_held_out_predictions_do_not_give_certainty() -> None:
     p = softmax(logits, smoothed_temperature(logits, labels))
     assert p[0, 0] == pytest.approx(softmax(logits, best)[0, 0], abs=1e-3)
     assert 0.8 < p[0, 0] < 0.95
-
-
-def test_smoothing_matters_less_with_more_samples(cifar10) -> None:
-    shifts = []
-    for n in (30, 300, 3000):
-        logits, labels = cifar10.logits[:n], cifar10.labels[:n]
-        shifts.append(smoothed_temperature(logits, labels) / fit_temperature(logits, labels) - 1)
-    assert shifts[0] > shifts[1] > shifts[2] > 0
-    assert shifts[2] < 0.001
 
 
 def test_smoothed_temperature_of_few_samples_makes_calibration_no_worse_on_average(cifar10) -> None:
@@ -233,13 +183,10 @@ def test_paper_protocol_step_by_step(cifar10) -> None:
     assert figures.ece_before_interval[0] > figures.ece_after
 
 
-def test_seed_decides_the_draw(cifar10) -> None:
+def test_seed_decides_the_draw_and_small_test_sets_get_the_smoothed_temperature(cifar10) -> None:
     first, again, other = (paper_calibration(cifar10, seed=seed, n_resamples=20) for seed in (1, 1, 2))
     assert first == again
     assert first.temperature != other.temperature
-
-
-def test_small_test_sets_get_the_smoothed_temperature(cifar10) -> None:
     small = Predictions(cifar10.logits[:200], cifar10.labels[:200])
     _, chosen = stratified_split(small.labels, 0.2, 0)
     expected = smoothed_temperature(small.logits[chosen], small.labels[chosen])
@@ -290,11 +237,7 @@ def test_adapting_to_samples_uses_the_estimated_priors() -> None:
     expected = estimate_priors(softmax(LOGITS), np.full(3, 1 / 3)).priors
     np.testing.assert_allclose(calibration.adapt(LOGITS).target_priors, expected)
     np.testing.assert_allclose(calibration.adapt(LOGITS).adapt(LOGITS).target_priors, expected)
-
-
-def test_one_row_hardly_changes_the_priors() -> None:
-    adapted = Calibration(class_counts=(10, 10, 10)).adapt([[50.0, 0.0, 0.0]])
-    assert adapted.target_priors[0] == pytest.approx(0.5)  # one row and three imagined ones
+    assert calibration.adapt([[50.0, 0.0, 0.0]]).target_priors[0] == pytest.approx(0.5)  # and three imagined rows
 
 
 def test_classes_without_training_samples_keep_prior_zero() -> None:
@@ -304,6 +247,8 @@ def test_classes_without_training_samples_keep_prior_zero() -> None:
     assert (adapted.probabilities(LOGITS)[:, 2] == 0.0).all()
     with pytest.raises(ValueError, match=r"must be 0 for classes without training samples; got 0\.1 at class 2"):
         calibration.with_priors([0.5, 0.4, 0.1])
+    with pytest.raises(ValueError, match="class counts of training are unknown"):
+        Calibration().with_priors([0.5, 0.5])
 
 
 def test_fit_keeps_weights_and_priors_and_records_its_samples(cifar10) -> None:
@@ -331,8 +276,3 @@ def test_fit_keeps_weights_and_priors_and_records_its_samples(cifar10) -> None:
 def test_damaged_calibrations_are_refused(values) -> None:
     with pytest.raises(ValidationError):
         Calibration.model_validate(values)
-
-
-def test_priors_without_class_counts_are_refused() -> None:
-    with pytest.raises(ValueError, match="class counts of training are unknown"):
-        Calibration().with_priors([0.5, 0.5])

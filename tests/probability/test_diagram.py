@@ -3,7 +3,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from esupcon.probability import calibration_diagram, paper_calibration, reliability_diagram
 
@@ -57,28 +56,6 @@ def test_files_of_every_format_are_reproducible(tmp_path, report) -> None:
     for expected in ("confidence", "accuracy", "ECE", "gap", "after calibration", "mean confidence"):
         assert expected in words
     assert len(list(tmp_path.iterdir())) == 6
-
-
-def test_gap_is_visible_in_grey_print(tmp_path, report) -> None:
-    """In grey, the hatched gap must differ from the plain bar beneath it."""
-    path = tmp_path / "diagram.png"
-    figure = reliability_diagram(report.bins_before, path=path)
-    axes, bins = figure.axes[0], report.bins_before
-    with Image.open(path) as image:
-        grey = np.asarray(image.convert("L"), dtype=float)
-    scale = 200 / figure.dpi
-
-    def patch(b: int, low: float, high: float) -> np.ndarray:
-        left, right = bins.edges[b] + 0.01, bins.edges[b + 1] - 0.01
-        (x0, y0), (x1, y1) = axes.transData.transform([(left, low), (right, high)]) * scale
-        return grey[len(grey) - int(y1) : len(grey) - int(y0), int(x0) : int(x1)]
-
-    b = max((b for b, n in enumerate(bins.counts) if n > 50), key=lambda b: bins.confidence[b] - bins.accuracy[b])
-    gap = patch(b, bins.accuracy[b] + 0.02, bins.confidence[b] - 0.02)
-    bar = patch(b, bins.accuracy[b] - 0.1, bins.accuracy[b] - 0.02)
-    assert gap.std() > 20  # stripes
-    assert bar.std() < 10  # plain
-    assert abs(gap.mean() - bar.mean()) > 25
 
 
 def test_impossible_files_and_a_missing_matplotlib_are_named(tmp_path, report, monkeypatch) -> None:

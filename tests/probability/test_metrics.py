@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import ValidationError
 from sklearn import metrics as sk
-from sklearn.calibration import calibration_curve
 
 from esupcon.probability import (
     Figures,
@@ -96,18 +95,6 @@ def test_inner_edges_belong_to_the_bin_on_their_right(n_bins: int) -> None:
     assert counts[-len(edges) :] == (1,) * len(edges)
     just_below = [np.nextafter(edge, 0) for edge in edges if np.nextafter(edge, 0) > 0.5]
     assert reliability_bins(two_columns(just_below), [0] * len(just_below), n_bins).counts[-1] == 0
-
-
-def test_metrics_agree_with_scikit_learn(cifar10) -> None:
-    p, y = softmax(cifar10.logits, 1.7), cifar10.labels
-    assert negative_log_likelihood(p, y) == pytest.approx(sk.log_loss(y, p), rel=1e-10)
-    assert accuracy(p, y) == sk.accuracy_score(y, p.argmax(axis=1))
-    two, is_one = softmax(cifar10.logits[:, :2]), (y == 1).astype(int)
-    assert brier_score(two, is_one) == pytest.approx(2 * sk.brier_score_loss(is_one, two[:, 1]), rel=1e-10)
-    bins = reliability_bins(p, y, 10)
-    share, confidence = calibration_curve(p.argmax(axis=1) == y, p.max(axis=1), n_bins=10)
-    np.testing.assert_allclose([a for a in bins.accuracy if a is not None], share, atol=1e-12)
-    np.testing.assert_allclose([c for c in bins.confidence if c is not None], confidence, atol=1e-12)
 
 
 @pytest.fixture(scope="module")
