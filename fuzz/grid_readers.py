@@ -78,7 +78,7 @@ def _example() -> Path:
     store.create()
     task = Task(spec=plan.rows[0].spec, store=str(store.root))
     assert compute(task, lambda: False, lambda event: None).kind == "finished"
-    store.write_plan(plan, "fuzz")
+    store.write_plan(plan)
     return store.root
 
 

@@ -106,6 +106,10 @@ def test_an_estimate_comes_from_a_probe(esupcon, tmp_path: Path) -> None:
     assert 0 < seconds["ce", 0] == seconds["ce", 1] < 60
     assert seconds["supcon_ce", 0] == pytest.approx(seconds["ce", 0] * (1 + 0.2 / 3))
     assert seconds["supcon_ce_n", 0] == pytest.approx(seconds["ce", 0] * 0.2 / 3), "its first stage is trained already"
+    keys = {(row["method"], row["seed"]): row["key"] for row in rows}
+    shared = {(row["method"], row["seed"]): row["encoder_of"] for row in rows}
+    assert (shared["ce", 0], shared["supcon_ce", 0]) == (None, None)
+    assert shared["supcon_ce_n", 0] == keys["supcon_ce", 0], "a dry run tells who trains the encoder"
     assert "takes about" in esupcon(*words).err
 
 

@@ -21,7 +21,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Plan]:
     home = tmp_path_factory.mktemp("finished")
     store, plan = Store(home / "store"), small_plan(home, methods=("esupcon",), n_seeds=1)
     store.create()
-    store.write_plan(plan, "esupcon reproduce")
+    store.write_plan(plan)
     assert compute(task(store, plan.rows[0]), lambda: False, lambda event: None).kind == "finished"
     return store, plan
 
@@ -140,7 +140,7 @@ def test_one_thread_at_a_time_holds_a_lock(store: Store) -> None:
 
 
 def test_same_plan_again_is_stored_once(store: Store, finished: tuple[Store, Plan]) -> None:
-    store.write_plan(finished[1], "another command")
+    store.write_plan(finished[1].model_copy(update={"command": "another command"}))
     ((plan,), problems) = store.plans()
     assert (plan.command, plan.rows, problems) == ("another command", finished[1].rows, [])
 

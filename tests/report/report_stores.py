@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +143,8 @@ def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
 def note_plan(store: Store, rows: Sequence[Row], *, title: str = "", notes: Sequence[str] = (), **extra: Any) -> None:
     about = {"title": title or f"Title of {rows[0].table}", "paper": "table 1", "notes": tuple(notes)}
     command = extra.pop("command", "esupcon reproduce full")
-    plan = Plan(table=rows[0].table, profile=rows[0].profile, rows=tuple(rows), **{**about, **extra})
-    store.write_plan(plan, command)
+    about |= {"command": command, "asked": datetime.now(UTC).isoformat()}
+    store.write_plan(Plan(table=rows[0].table, profile=rows[0].profile, rows=tuple(rows), **{**about, **extra}))
 
 
 Filler = Callable[..., list[Row]]

@@ -9,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, get_args
 
@@ -79,7 +80,8 @@ def run_grid(
         earlier = [row for plan in store.plans()[0] for row in plan.rows]
         plans, unreadable = resolve(plans, data_dir)
         for plan in plans:
-            store.write_plan(plan, command)
+            now = datetime.now(UTC).isoformat(timespec="microseconds")
+            store.write_plan(plan.model_copy(update={"command": command, "asked": now}))
         driver = _Driver(plans, store, executor, log, data_dir=data_dir, keep_models=keep_models, command=command)
         driver.find_missing(unreadable, recompute)
         driver.report_changed_data(earlier)
@@ -186,12 +188,9 @@ class _Driver:
 
     def report_changed_data(self, earlier: Iterable[Row]) -> None:
         """Tell that runs are computed again if the same runs are stored with other content of the data."""
-        stored: dict[str, set[str]] = {}
-        for row in earlier:
-            if row.spec.content is not None and self.store.is_done(row.key):
-                stored.setdefault(_key_without_content(row.spec), set()).add(row.key)
+        stored = {_key_without_content(row.spec) for row in earlier if row.spec.content and self.store.is_done(row.key)}
         rows = [self.state.rows[key] for key in self.state.pending]
-        changed = Counter(row.dataset for row in rows if stored.get(_key_without_content(row.spec), set()) - {row.key})
+        changed = Counter(row.dataset for row in rows if _key_without_content(row.spec) in stored)
         for dataset, n in changed.items():
             self.log(f"the content of {dataset} has changed since its runs were stored; {count(n, 'run')} to repeat.")
 

@@ -22,14 +22,13 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import ValidationError
 
 from esupcon._io import (
     OwnedFolder,
@@ -54,9 +53,10 @@ STUDY_SUFFIX = ".jsonl"
 _FOLDERS = ("runs", "work", "stages", "failed", "plans", "locks", "aside")
 _MEMORY_PER_BYTE = 20  # of JSON: upper bound of what its values take in memory
 
+_CURVES = {"history": HISTORY_FILE, "timing": TIMING_FILE}
+
 State = Literal["done", "running", "begun", "failed", "open"]
 Lines = list[dict[str, Any]]
-Record = TypeVar("Record", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class StoredRun:
     key: str
     result: Result
     folder: Path | None = None
-    _lines: dict[str, Lines] = field(default_factory=dict, repr=False)
+    curves: dict[str, Lines] = field(default_factory=dict, repr=False)  # of a run of a study
 
     @property
     def spec(self) -> RunSpec:
@@ -75,12 +75,15 @@ class StoredRun:
     @property
     def history(self) -> Lines:
         """One record per epoch: stage, loss, held-out accuracy."""
-        return self._lines.get("history", []) if self.folder is None else read_json_lines(self.folder / HISTORY_FILE)
+        return self.lines("history")
 
     @property
     def timing(self) -> Lines:
         """One record per epoch: seconds, images per second."""
-        return self._lines.get("timing", []) if self.folder is None else read_json_lines(self.folder / TIMING_FILE)
+        return self.lines("timing")
+
+    def lines(self, name: str) -> Lines:
+        return self.curves[name] if self.folder is None else read_json_lines(self.folder / _CURVES[name])
 
     @property
     def accuracy(self) -> float | None:
@@ -121,7 +124,7 @@ class Store:
         try:
             owned.claim()
         except ValueError:
-            if not owned.is_ours:  # else another process has created the store in this moment
+            if not owned.is_ours:  # otherwise another process may have created the store at this moment
                 raise
             owned.claim()
         for name in _FOLDERS:
@@ -175,7 +178,7 @@ class Store:
         """Return a finished run; raise a ValueError that names the file if it is damaged or has another key."""
         folder = self.run_folder(key)
         try:
-            for name in (RESULT_FILE, HISTORY_FILE, TIMING_FILE):
+            for name in (RESULT_FILE, *_CURVES.values()):
                 _check_size(folder / name)
             result = Result.read(folder)
         except FileNotFoundError as error:
@@ -229,14 +232,8 @@ class Store:
             return "failed"
         return "begun" if self.work_folder(key).is_dir() else "open"
 
-    def write_plan(self, plan: Plan, command: str = "") -> Plan:
-        """Store which runs were planned, when and by which command; the same plan again replaces the first."""
-        asked = datetime.now(UTC).isoformat(timespec="microseconds")
-        noted = plan.model_copy(update={"command": command, "asked": asked})
-        self._write_plan_file(noted)
-        return noted
-
-    def _write_plan_file(self, plan: Plan) -> None:
+    def write_plan(self, plan: Plan) -> None:
+        """Store which runs were planned; the same runs again replace the earlier plan."""
         identity = key_of([row.model_dump(mode="json") for row in plan.rows])
         write_json(self.root / "plans" / f"{plan.table}-{plan.profile}-{identity}.json", plan.model_dump(mode="json"))
 
@@ -246,7 +243,7 @@ class Store:
         for path in sorted((self.root / "plans").glob("*.json")):
             try:
                 _check_size(path)
-                plans.append(_validated(Plan, read_json(path), str(path)))
+                plans.append(_read_plan(read_json(path), path))
             except (ValueError, OSError) as error:
                 problems.append(f"a plan is left out: {one_line(error)} The command that made it makes it again.")
         return sorted(plans, key=lambda plan: plan.asked), problems
@@ -292,8 +289,14 @@ def export_study(store: Store, path: str | os.PathLike[str]) -> int:
     if Path(path).suffix != STUDY_SUFFIX:
         raise ValueError(f"a study is a file named *{STUDY_SUFFIX}; got {path}.")
 
+    lines: list[dict[str, Any]] = [{"plan": plan.model_dump(mode="json")} for plan in contents.plans]
+    lines += [
+        {"result": run.result.model_dump(mode="json"), "history": run.history, "timing": run.timing}
+        for run in contents.runs.values()
+    ]
+
     def write(file: BinaryIO) -> None:
-        for line in _study_lines(contents):
+        for line in lines:
             file.write(json.dumps(sealed(line), sort_keys=True, separators=(",", ":")).encode() + b"\n")
 
     write_whole(path, write)
@@ -305,41 +308,16 @@ def import_study(path: str | os.PathLike[str], store: Store) -> int:
     contents = _read_study(Path(path))
     store.create()
     for plan in contents.plans:
-        store._write_plan_file(plan)
+        store.write_plan(plan)
     missing = [run for run in contents.runs.values() if not store.is_done(run.key)]
     for run in missing:
         folder = store.root / "work" / f".{run.key}-{uuid.uuid4().hex[:8]}"
         folder.mkdir()
-        for name, lines in ((HISTORY_FILE, run.history), (TIMING_FILE, run.timing)):
-            write_bytes(folder / name, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        for name, file in _CURVES.items():
+            write_bytes(folder / file, b"".join(json.dumps(line).encode() + b"\n" for line in run.lines(name)))
         run.result.write(folder)
         store.finish(run.key, folder)
     return len(missing)
-
-
-class _StudyRun(BaseModel):
-    """One run in a study."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    key: str
-    result: Result
-    history: Lines
-    timing: Lines
-
-    @model_validator(mode="after")
-    def _check_key(self) -> _StudyRun:
-        if self.result.run.key != self.key:
-            raise ValueError(f"the run {self.key} has the settings of {self.result.run.key}")
-        return self
-
-
-def _study_lines(contents: Contents) -> Iterator[dict[str, Any]]:
-    for plan in contents.plans:
-        yield {"plan": plan.model_dump(mode="json")}
-    for run in contents.runs.values():
-        line = _StudyRun(key=run.key, result=run.result, history=run.history, timing=run.timing)
-        yield {"run": line.model_dump(mode="json")}
 
 
 def _read_study(path: Path) -> Contents:
@@ -350,16 +328,15 @@ def _read_study(path: Path) -> Contents:
     for number, text in enumerate(path.read_bytes().splitlines(), start=1):
         where = f"line {number} of {path}"
         try:
-            line = unsealed(_parsed(text, where), where)
+            line = unsealed(json.loads(text), where)
             if "plan" in line:
-                plans.append(_validated(Plan, line["plan"], where))
+                plans.append(_read_plan(line["plan"], where))
             else:
-                run = _validated(_StudyRun, line.get("run"), where)
-                lines = {"history": run.history, "timing": run.timing}
-                runs[run.key] = StoredRun(run.key, run.result, None, lines)
-        except ValueError as error:
-            reason = one_line(error)
-            problems.append(f"left out: {reason if where in reason else f'{where}: {reason}'}")
+                result = Result.parse(line.get("result"), where)
+                lines = {name: [one for one in line.get(name, ()) if isinstance(one, dict)] for name in _CURVES}
+                runs[result.key] = StoredRun(result.key, result, None, lines)
+        except (ValueError, TypeError, RecursionError) as error:
+            problems.append(f"{where} is left out: {one_line(error)}")
     return Contents(path, sorted(plans, key=lambda plan: plan.asked), runs, problems, {})
 
 
@@ -369,15 +346,8 @@ def _check_size(path: Path) -> None:
         check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
 
 
-def _parsed(text: bytes, where: str) -> Any:
+def _read_plan(content: Any, where: object) -> Plan:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON: {one_line(error)}.") from None
-
-
-def _validated(kind: type[Record], content: Any, where: str) -> Record:
-    try:
-        return kind.model_validate(content)
+        return Plan.model_validate(content)
     except ValidationError as error:
-        raise ValueError(f"{where} is not a {kind.__name__.strip('_')}: {first_error(error)}.") from None
+        raise ValueError(f"{where} is not a plan of runs: {first_error(error)}.") from None
