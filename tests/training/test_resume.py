@@ -7,13 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from small_data import blobs, quick_spec
+from small_data import blobs, quick_spec, rowwise_encoder
+from torch import Tensor, nn
 
+from esupcon.methods import METHODS, Method, Stage, Term
 from esupcon.training import TrainingInterrupted, fit
+from esupcon.training.objective import LOSSES
 
 
 def same(first, second, *folders: Path) -> None:
@@ -87,10 +92,68 @@ def test_changed_spec_or_data_never_continues_another_run(tmp_path: Path) -> Non
     assert len(replaced.history) == 3
 
 
+def seeded_encoder(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return rowwise_encoder()
+
+
+def test_key_covers_encoder_initial_weights_and_held_out_data(tmp_path: Path) -> None:
+    """None of these changes is visible in the settings."""
+    data, spec = blobs(), quick_spec()
+    keys = [fit(spec, data).run.key]
+    keys += [fit(spec, data, encoder=seeded_encoder(seed)).run.key for seed in (1, 2)]
+    start = fit(spec, data).network.state_dict()
+    keys.append(fit(spec, data, initial=start).run.key)
+    start["head.weight"] = start["head.weight"] + 1
+    keys.append(fit(spec, data, initial=start).run.key)
+    assert data.x_held is not None and data.y_held is not None
+    keys.append(fit(spec, replace(data, y_held=data.y_held[::-1].copy())).run.key)
+    keys.append(fit(spec, replace(data, x_held=None, y_held=None)).run.key)
+    assert len(set(keys)) == len(keys)
+    assert fit(spec, data, encoder=seeded_encoder(1)).run.key == keys[1]
+
+
+def test_run_with_another_encoder_of_equal_repr_is_not_continued(tmp_path: Path) -> None:
+    with pytest.raises(TrainingInterrupted):
+        fit(quick_spec(), blobs(), encoder=seeded_encoder(1), out=tmp_path, should_stop=stop_after(2))
+    with pytest.raises(ValueError, match="the encoder, its initial weights or the method differ"):
+        fit(quick_spec(), blobs(), encoder=seeded_encoder(2), out=tmp_path)
+    fit(quick_spec(), blobs(), encoder=seeded_encoder(1), out=tmp_path)
+
+
+def test_custom_method_and_loss_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(weight: float, loss: Callable[..., Tensor]) -> str:
+        monkeypatch.setitem(LOSSES, "mine", loss)
+        term = Term("mine", on="logits", weight=weight)
+        method = Method("mine", "Mine", "x", "linear", (Stage((term,), ("encoder", "head")),))
+        monkeypatch.setitem(METHODS, "mine", method)
+        return fit(quick_spec(method="mine", epochs=1), blobs()).run.key
+
+    def one(z: Tensor, batch: object, spec: object) -> Tensor:
+        return z.square().mean()
+
+    def other(z: Tensor, batch: object, spec: object) -> Tensor:
+        return z.abs().mean()
+
+    assert len({key(1.0, one), key(2.0, one), key(1.0, other)}) == 3
+    assert key(1.0, one) == key(1.0, one)
+
+
+def test_stop_between_micro_batches_saves_the_state_before_the_step(tmp_path: Path) -> None:
+    """One step has six pieces; statistics of batch normalisation that some of them updated are restored."""
+    spec, data = quick_spec(micro_batch=3, epochs=3), blobs()
+    whole = fit(spec, data, out=tmp_path / "whole")
+    for stop_at in (3, 9, 14):
+        with pytest.raises(TrainingInterrupted):
+            fit(spec, data, out=tmp_path / "parts", should_stop=stop_after(stop_at))
+    same(whole, fit(spec, data, out=tmp_path / "parts"), tmp_path / "whole", tmp_path / "parts")
+
+
 SCRIPT = """
 import sys; sys.path.insert(0, sys.argv[2])
 from pathlib import Path
-from small_data import blobs, quick_spec
+from small_data import blobs, quick_spec, rowwise_encoder
+from torch import Tensor, nn
 from esupcon.training import fit
 print("ready", flush=True)
 fit(quick_spec(epochs=40), blobs(), out=Path(sys.argv[1]), checkpoint_seconds=0)
