@@ -551,7 +551,7 @@ def test_forged_parameters_are_refused_in_one_line(tmp_path: Path, parameters: d
     X, y = blobs(30)
     folder = quick(epochs=1).fit(X, y).save(tmp_path / "model")
     values = read_sealed_json(folder / "config.json")
-    values["about"]["estimator"]["parameters"] |= parameters
+    values["about"]["parameters"] |= parameters
     write_sealed_json(folder / "config.json", values)
     if parameters == {"image_size": ["a"]}:
         esupcon.load(folder)  # only `fit` reads it, and refuses it there

@@ -34,7 +34,7 @@ from esupcon.classifier.classifier import (
     codes_of,
     distinct_classes,
 )
-from esupcon.classifier.folder import CUSTOM, EstimatorRecord, ModelInfo, load_classifier
+from esupcon.classifier.folder import CUSTOM, ModelInfo, load_classifier
 from esupcon.classifier.preprocessing import ImagePreprocessing, Preprocessing, Rows, TablePreprocessing, holds_images
 from esupcon.data.augmentations import AUGMENTATIONS
 from esupcon.methods import METHODS
@@ -345,8 +345,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         if isinstance(self.class_weight, Mapping):
             parameters["class_weight"] = [[label, float(weight)] for label, weight in self.class_weight.items()]
         record = json.loads(json.dumps({"parameters": parameters, "history": self.history_}))  # tuples become lists
-        assert classifier.about is not None
-        classifier.about = classifier.about.model_copy(update={"estimator": EstimatorRecord.model_validate(record)})
+        classifier.about = ModelInfo(**{**dict(classifier.about or {}), **record})
         return classifier.save(path, overwrite=overwrite, examples=examples)
 
     @property
@@ -530,10 +529,9 @@ def load(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> C
     if the model was trained with a module of your own: pass the same module.
     """
     classifier = load_classifier(path, encoder=encoder)
-    record = None if classifier.about is None else classifier.about.estimator
-    if record is None:
+    if classifier.about is None or classifier.about.parameters is None:
         return classifier
-    parameters: dict[str, Any] = dict(record.parameters)
+    parameters: dict[str, Any] = dict(classifier.about.parameters)
     try:
         if isinstance(parameters.get("class_weight"), list):
             parameters["class_weight"] = dict(parameters["class_weight"])
@@ -547,7 +545,7 @@ def load(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> C
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} holds parameters that ContrastiveClassifier does not take ({reason}).") from error
     estimator.classifier_ = classifier
-    estimator.history_, estimator.findings_ = [dict(line) for line in record.history], []
+    estimator.history_, estimator.findings_ = [dict(line) for line in classifier.about.history], []
     estimator.n_iter_ = len(estimator.history_)
     if isinstance(classifier.preprocessing, TablePreprocessing):
         estimator.n_features_in_ = len(classifier.preprocessing.mean)

@@ -288,7 +288,7 @@ def test_a_failed_calibration_leaves_the_model_intact(trained: Path, corners: Pa
     def no_space(*args: object, **more: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("esupcon.classifier.folder._write_tensors", no_space)
+    monkeypatch.setattr("esupcon.classifier.folder.write_bytes", no_space)
     with pytest.raises(OSError, match="No space"):
         calibrate(trained, corners, on="all")
     assert load_classifier(trained).calibration.how == "none"

@@ -1,12 +1,12 @@
 """A classifier as a folder: a sealed config, weights, examples and a model card. Loading it executes nothing.
 
-`config.json` is one pydantic model, written and read by this module. It holds the SHA-256 of the other files, so that
-none of them can be changed or swapped unnoticed. A folder is replaced by renaming, so that a killed writer leaves the
-old model or the new one.
+`config.json` is one pydantic model. It holds the SHA-256 of the other files, so that none of them can be changed or
+swapped unnoticed. A folder is replaced by renaming, so that a killed writer leaves the old model or the new one.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import platform
@@ -23,20 +23,19 @@ import jinja2
 import numpy as np
 import torch
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     JsonValue,
     StrictBool,
+    StrictFloat,
     StrictInt,
     StringConstraints,
     ValidationError,
-    field_validator,
     model_validator,
 )
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -45,7 +44,6 @@ from esupcon._io import (
     OWNED,
     OwnedFolder,
     check_memory,
-    file_digest,
     first_error,
     one_line,
     read_sealed_json,
@@ -65,30 +63,20 @@ from esupcon.probability import Calibration, Mahalanobis
 CONFIG, WEIGHTS, EXAMPLES, CARD = "config.json", "model.safetensors", "examples.safetensors", "README.md"
 #: The encoder of a model that was trained with a module of the user's, which must be passed again to load it.
 CUSTOM = "custom"
-FORMAT, SCHEMA = "esupcon model", 2
-MAX_CLASSES, MAX_CONFIG_BYTES, MAX_DEPTH = 2**20, 64 * 2**20, 8
+SCHEMA = 2
 #: Rows of a table on the model card; the config has the rest.
 MAX_CARD_ROWS = 100
+#: Bytes of memory per byte of a file: for parsed JSON, and for tensors beside the file that they are copied from.
+JSON_MEMORY, TENSOR_MEMORY = 20, 2
 
 _RESTORE = "Copy the folder again from where it was saved"
 
 
 # --- The config ------------------------------------------------------------------------------------------------------
 
-
-def _shallow(value: JsonValue, depth: int = 0) -> JsonValue:
-    """Raise if lists and objects are nested deeper than anything that this module writes."""
-    if depth > MAX_DEPTH:
-        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            _shallow(inner, depth + 1)
-    return value
-
-
-Label = StrictBool | StrictInt | Annotated[float, Field(strict=True)] | Annotated[str, Field(max_length=2**16)]
-Json = Annotated[JsonValue, AfterValidator(_shallow)]
+Label = StrictBool | StrictInt | StrictFloat | Annotated[str, Field(max_length=2**16)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**63)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")]
 
@@ -107,8 +95,8 @@ class TrainingData(_Record):
     fingerprint: Digest
     split_seed: Seed = 0
     test_fraction: Fraction = 0.2
-    n_per_class: Annotated[int, Field(ge=1)] | None = None
-    n_train: Annotated[int, Field(ge=1)] | None = None
+    n_per_class: Positive | None = None
+    n_train: Positive | None = None
     imbalance_rate: Fraction | None = None
     noise_rate: Fraction | None = None
     noise_kind: Literal["shuffle", "symmetric", "pair"] = "shuffle"
@@ -117,43 +105,32 @@ class TrainingData(_Record):
     validation_seed: Seed = 0
 
 
-class EstimatorRecord(_Record):
-    """What a `ContrastiveClassifier` needs beyond its `Classifier`: constructor parameters and the training history."""
-
-    parameters: dict[Text, Json]
-    history: tuple[dict[Text, Json], ...] = ()
-
-
 class ModelInfo(_Record):
-    """Where a model comes from. `encoder` is a name that `build_encoder` knows, or "custom"."""
+    """Where a model comes from. `encoder` is a name that `build_encoder` knows, or "custom".
+
+    `parameters` are those of the `ContrastiveClassifier` that was saved, `history` its epochs.
+    """
 
     encoder: Annotated[str, StringConstraints(min_length=1, max_length=200)]
     method: Text
-    settings: dict[Text, Json] = {}
+    settings: dict[Text, JsonValue] = {}
     data: TrainingData | None = None
-    metrics: dict[Text, Json] = {}
-    versions: dict[Text, Text] = Field(
-        default_factory=lambda: {
-            "esupcon": esupcon.__version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        }
-    )
-    created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"), max_length=40)
-    estimator: EstimatorRecord | None = None
-
-    @field_validator("created")
-    @classmethod
-    def _check_created(cls, created: str) -> str:
-        return datetime.fromisoformat(created).isoformat()
+    metrics: dict[Text, JsonValue] = {}
+    versions: dict[Text, Text] = {
+        "esupcon": esupcon.__version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+    created: datetime = Field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
+    parameters: dict[Text, JsonValue] | None = None
+    history: tuple[dict[Text, JsonValue], ...] = ()
 
 
 class ModelConfig(_Record):
     """Everything about a saved model but its tensors. Class labels keep their type; `files` are SHA-256 digests."""
 
-    format: Literal["esupcon model"] = "esupcon model"
     schema_version: Literal[2] = 2
-    classes: Annotated[tuple[Label, ...], Field(min_length=2, max_length=MAX_CLASSES)]
+    classes: Annotated[tuple[Label, ...], Field(min_length=2, max_length=2**20)]
     head: Literal["linear", "prototype"]
     temperature: Annotated[float, Field(gt=0)]
     projection_dim: Annotated[int, Field(ge=1, le=65_536)] | None
@@ -164,11 +141,9 @@ class ModelConfig(_Record):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        seen: set[Label] = set()
-        for label in self.classes:  # 1, 1.0 and True are one label to Python, and to whoever compares predictions
-            if label in seen:
-                raise ValueError(f"classes: the class {label!r:.100} is duplicated")
-            seen.add(label)
+        # 1, 1.0 and True are one label to Python, and to whoever compares predictions.
+        if len(set(self.classes)) != len(self.classes):
+            raise ValueError("classes: a class is duplicated")
         for name in ("class_counts", "class_weight", "target_priors"):
             values = getattr(self.calibration, name)
             if values is not None and len(values) != len(self.classes):
@@ -191,76 +166,75 @@ def save_classifier(
     """
     target = Path(path).resolve()
     _check_replaceable(target, overwrite)
-    tensors, config = _state(classifier.network), _config(classifier)
-    if config.about.encoder != CUSTOM:
-        shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-        if difference := _difference(shapes, _architecture(config, None, shapes)):
-            name = config.about.encoder
-            raise ValueError(f"the network is not what encoder {name!r} builds: {difference}. Correct about.encoder.")
+    contents = {WEIGHTS: save(_state(classifier.network))}
+    if examples and classifier.examples is not None:
+        contents[EXAMPLES] = save(_example_tensors(classifier.examples))
+    config = _config(classifier, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()})
     target.parent.mkdir(parents=True, exist_ok=True)
-    mark = uuid.uuid4().hex[:8]
-    beside, replaced = target.with_name(f".{target.name}.{mark}.new"), target.with_name(f".{target.name}.{mark}.old")
+    mark = f".{target.name}.{uuid.uuid4().hex[:8]}"
+    new, old = target.with_name(f"{mark}.new"), target.with_name(f"{mark}.old")
     try:
-        OwnedFolder(beside, (CONFIG, WEIGHTS, EXAMPLES, CARD)).claim()
-        files = {WEIGHTS: _write_tensors(beside / WEIGHTS, tensors)}
-        if examples and classifier.examples is not None:
-            files[EXAMPLES] = _write_tensors(beside / EXAMPLES, _example_tensors(classifier.examples))
-        write_sealed_json(beside / CONFIG, {**config.model_dump(mode="json"), "files": files})
-        write_bytes(beside / CARD, model_card(config).encode())
-        _flush(beside)
+        OwnedFolder(new, (CONFIG, WEIGHTS, EXAMPLES, CARD)).claim()
+        for name, content in {**contents, CARD: model_card(config).encode()}.items():
+            write_bytes(new / name, content)
+        write_sealed_json(new / CONFIG, config.model_dump(mode="json"))
+        _flush(new)
         _check_replaceable(target, overwrite)  # another process may have saved a model meanwhile
-        _put_in_place(beside, target, replaced)
+        if target.exists():  # a folder cannot be renamed onto one with files
+            target.rename(old)
+        new.rename(target)
+        _flush(target.parent)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    for old in _set_aside(target):
-        shutil.rmtree(old, ignore_errors=True)
+        if old.exists() and not target.exists():
+            old.rename(target)
+        shutil.rmtree(new, ignore_errors=True)
+    for replaced in _set_aside(target):
+        shutil.rmtree(replaced, ignore_errors=True)
     return target
 
 
-def _config(classifier: Classifier) -> ModelConfig:
-    """Return the config of a classifier; digests of files are filled in when they are written."""
+def _config(classifier: Classifier, files: dict[str, str]) -> ModelConfig:
+    """Return the config of a classifier; raise ValueError if it would not describe its network."""
     head, projector = classifier.network.head, classifier.network.projector
     if classifier.about is None:
         raise ValueError("a classifier needs `about` to be saved: ModelInfo(encoder=..., method=...).")
     # By its own name: "auto" may mean another encoder in a later version.
     encoder = resolve_encoder(classifier.about.encoder, classifier.preprocessing.input_shape)
     try:
-        return ModelConfig.model_validate(
-            {
-                "classes": tuple(classifier.classes_.tolist()),
-                "head": "prototype" if isinstance(head, PrototypeHead) else "linear",
-                "temperature": head.temperature if isinstance(head, PrototypeHead) else 1.0,
-                "projection_dim": projector.out_dim if isinstance(projector, ProjectionHead) else None,
-                "preprocessing": classifier.preprocessing,
-                "calibration": classifier.calibration,
-                "about": classifier.about.model_copy(update={"encoder": encoder}),
-                "files": {WEIGHTS: "0" * 64},
-            }
+        config = ModelConfig(
+            classes=tuple(classifier.classes_.tolist()),
+            head="prototype" if isinstance(head, PrototypeHead) else "linear",
+            temperature=head.temperature if isinstance(head, PrototypeHead) else 1.0,
+            projection_dim=projector.out_dim if isinstance(projector, ProjectionHead) else None,
+            preprocessing=classifier.preprocessing,
+            calibration=classifier.calibration,
+            about=classifier.about.model_copy(update={"encoder": encoder}),
+            files=files,  # type: ignore[arg-type]  # names that are checked here
         )
     except ValidationError as error:
         raise ValueError(
             f"this classifier cannot be saved: {first_error(error)}. Class labels must be text, numbers or booleans."
         ) from error
-
-
-def _write_tensors(file: Path, tensors: dict[str, Tensor]) -> str:
-    """Write a safetensors file and return its digest."""
-    content = save(tensors)
-    write_bytes(file, content)
-    return hashlib.sha256(content).hexdigest()
+    if encoder != CUSTOM:
+        tensors = classifier.network.state_dict()
+        if difference := _difference(tensors, _architecture(config, None, tensors)):
+            raise ValueError(f"the network is not what encoder {encoder!r} builds: {difference}. Set about.encoder.")
+    return config
 
 
 def _state(network: Network) -> dict[str, Tensor]:
     """Return the tensors of a network on the CPU, floating-point ones as float32; raise if they cannot be stored."""
     tensors = {}
     for name, value in network.state_dict().items():
-        if not isinstance(value, Tensor) or value.is_complex():
-            kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"a model's state must be tensors of real numbers; {name} is {kind}. Make it a buffer.")
-        kept = value.detach().to("cpu", torch.float32 if value.is_floating_point() else value.dtype)
-        tensors[name] = kept.contiguous().clone()
+        if not isinstance(value, Tensor):  # extra state
+            raise TypeError(f"the state of a model must be tensors; {name} is not one. Make it a buffer.")
+        tensors[name] = value.detach().to("cpu", _stored_type(value)).contiguous().clone()
     _check_finite(tensors, network)
     return tensors
+
+
+def _stored_type(value: Tensor) -> torch.dtype:
+    return torch.float32 if value.is_floating_point() else value.dtype
 
 
 def _example_tensors(examples: Examples) -> dict[str, Tensor]:
@@ -271,16 +245,14 @@ def _example_tensors(examples: Examples) -> dict[str, Tensor]:
 
 
 def _check_replaceable(target: Path, overwrite: bool) -> None:
-    if not target.exists():
-        return
-    if not target.is_dir():
+    if target.is_file():
         raise FileExistsError(f"a model is saved to a folder; {target} is a file. Choose another name.")
-    present = {path.name for path in target.iterdir()}
+    present = {path.name for path in target.iterdir()} if target.exists() else set()
     others = sorted(present - {WEIGHTS, CONFIG, EXAMPLES, CARD, OWNED})
     if others or (present and not _is_model(target)):
-        shown = ", ".join(one_line(name) for name in (others or sorted(present))[:5])
         raise FileExistsError(
-            f"{target} holds files that are not a model of esupcon ({shown}), which would be lost. "
+            f"{target} holds files that are not a model of esupcon "
+            f"({', '.join(one_line(name) for name in (others or sorted(present))[:5])}), which would be lost. "
             "Choose another folder."
         )
     if present and not overwrite:
@@ -289,77 +261,51 @@ def _check_replaceable(target: Path, overwrite: bool) -> None:
 
 def _is_model(folder: Path) -> bool:
     """Return whether we wrote this folder: it has our manifest, or a config with our seal."""
-    if OwnedFolder(folder, ()).is_ours:
-        return True
     try:
-        return read_sealed_json(folder / CONFIG).get("format") == FORMAT
+        return OwnedFolder(folder, ()).is_ours or "schema_version" in read_sealed_json(folder / CONFIG)
     except (OSError, ValueError):
         return False
 
 
-def _put_in_place(beside: Path, target: Path, replaced: Path) -> None:
-    """Rename the new folder to its name. A folder cannot be renamed onto one with files: the old one is moved first."""
-    if target.exists():
-        target.rename(replaced)
-    try:
-        beside.rename(target)
-    except BaseException:
-        if replaced.exists():
-            replaced.rename(target)
-        raise
-    _flush(target.parent)
-
-
-def _flush(path: Path) -> None:
+def _flush(folder: Path) -> None:
     """Write the entries of a folder to disk. Windows cannot open folders, and does not need it."""
-    if os.name == "nt":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    if os.name != "nt":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 # --- Loading ---------------------------------------------------------------------------------------------------------
 
 
-def load_classifier(
-    path: str | os.PathLike[str], *, encoder: nn.Module | None = None, device: str | torch.device = "cpu"
-) -> Classifier:
+def load_classifier(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> Classifier:
     """Return the classifier that was saved to a folder, or that of a run from the folder of the run.
 
     `encoder` is needed if the model was trained with a module of your own: pass the same module; its weights are
     replaced by the stored ones.
     """
     folder = _surviving(model_folder(path))
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no model at {folder}. Pass the folder that a model was saved to.")
     config = _read_config(folder)
-    if config.about.encoder == CUSTOM and encoder is None:
+    custom = config.about.encoder == CUSTOM
+    if custom and encoder is None:
         raise ValueError(
             f"{folder} was trained with an encoder of your own, whose code it does not hold. "
             "Pass the same module: load(folder, encoder=module)."
         )
-    if config.about.encoder != CUSTOM and encoder is not None:
+    if not custom and encoder is not None:
         raise ValueError(f"{folder} names its encoder, {config.about.encoder!r}. Load it without encoder=.")
     try:
         network = _read_network(folder, config, encoder)
         examples = _read_examples(folder, config, network)
-    except SafetensorError as error:
-        reason = one_line(str(error).partition("\n")[0])
-        raise ValueError(f"{folder} cannot be loaded: not a safetensors file ({reason}). {_RESTORE}.") from error
-    except ValueError as error:
-        raise ValueError(f"{folder} cannot be loaded: {error}") from error
-    if isinstance(config.preprocessing, TablePreprocessing) and config.about.encoder != CUSTOM:
+    except (ValueError, SafetensorError) as error:
+        remedy = f". {_RESTORE}." if isinstance(error, SafetensorError) else ""
+        raise ValueError(f"{folder} cannot be loaded: {one_line(error)}{remedy}") from error
+    if isinstance(config.preprocessing, TablePreprocessing) and not custom:
         network = network.double()  # so that the outputs of a row do not depend on the other rows of its batch
-    try:
-        network = network.to(torch.device(device)).eval()
-    except (RuntimeError, AssertionError) as error:  # the latter from torch without CUDA
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"device {str(device)!r} cannot be used here ({reason}). Pass 'cpu'.") from error
     return Classifier(
-        network,
+        network.eval(),
         config.preprocessing,
         config.classes,
         calibration=config.calibration,
@@ -383,60 +329,48 @@ def _surviving(folder: Path) -> Path:
 
 
 def _set_aside(folder: Path) -> list[Path]:
-    name = re.compile(re.escape(f".{folder.name}.") + r"[0-9a-f]{8}\.old")
-    return [path for path in folder.parent.glob(".*.old") if name.fullmatch(path.name)]
+    return list(folder.parent.glob(f".{glob.escape(folder.name)}.{'[0-9a-f]' * 8}.old"))
 
 
 def _read_config(folder: Path) -> ModelConfig:
     file = folder / CONFIG
     if not file.is_file():
-        raise FileNotFoundError(f"{folder} is not an esupcon model: it has no {CONFIG}. Pass the folder of a model.")
-    if file.stat().st_size > MAX_CONFIG_BYTES:
-        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; a config has at most {MAX_CONFIG_BYTES:,}.")
+        raise FileNotFoundError(
+            f"no model at {folder}: {CONFIG} is missing. Pass the folder that a model was saved to."
+        )
+    check_memory(JSON_MEMORY * file.stat().st_size, str(file))
     values = read_sealed_json(file)
-    version = values.get("schema_version")
-    if values.get("format") != FORMAT or type(version) is not int:
-        raise ValueError(f"{file} is not the config of an esupcon model. Pass the folder that a model was saved to.")
-    if version > SCHEMA:
+    if (version := values.get("schema_version")) != SCHEMA:
         raise ValueError(
-            f"{file} has schema {version}; this esupcon reads {SCHEMA}. Upgrade with: pip install -U esupcon"
+            f"{file} has schema {version!r:.40}; expected {SCHEMA}. Load it with the esupcon that wrote it."
         )
     try:
         return ModelConfig.model_validate(values)
-    except (ValidationError, RecursionError) as error:
-        reason = first_error(error) if isinstance(error, ValidationError) else "nested too deeply"
-        raise ValueError(f"{file} is not valid: {reason}. {_RESTORE}.") from error
+    except ValidationError as error:
+        raise ValueError(f"{file} is not valid: {first_error(error)}. {_RESTORE}.") from error
 
 
-@contextmanager
-def _open_tensors(folder: Path, name: str, config: ModelConfig) -> Iterator[Any]:
-    """Open a safetensors file of the model after comparing it with its digest and with the memory of the machine.
+def _read_tensors(folder: Path, name: str, config: ModelConfig) -> dict[str, Tensor]:
+    """Return the tensors of a file of the model after comparing it with the memory of the machine and its digest.
 
     The library compares the sizes in the file's header with the size of the file.
     """
     file = folder / name
     if not file.is_file():
         raise ValueError(f"{name} is missing. {_RESTORE}.")
-    check_memory(2 * file.stat().st_size, f"{name}")
-    if file_digest(file) != config.files[name]:  # type: ignore[index]  # one of the two names
+    check_memory(TENSOR_MEMORY * file.stat().st_size, name)
+    content = file.read_bytes()
+    if hashlib.sha256(content).hexdigest() != config.files[name]:  # type: ignore[index]  # one of the two names
         raise ValueError(f"{name} is not the file that was saved with {CONFIG}: its digest differs. {_RESTORE}.")
-    with safe_open(file, framework="pt") as opened:
-        yield opened
+    return {key: value.clone() for key, value in load(content).items()}  # cloned: aligned as torch aligns memory
 
 
 def _read_network(folder: Path, config: ModelConfig, encoder: nn.Module | None) -> Network:
-    """Return the stored network in float32. Everything is checked before tensors are allocated."""
-    with _open_tensors(folder, WEIGHTS, config) as opened:
-        shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
-        network = _architecture(config, encoder, shapes)
-        difference = _difference(shapes, network)
-        if difference:
-            raise ValueError(f"{WEIGHTS} does not fit encoder {config.about.encoder!r}: {difference}. {_RESTORE}.")
-        tensors = {name: opened.get_tensor(name).clone() for name in shapes}  # a view would change with the file
-    for name, value in network.state_dict().items():
-        expected = torch.float32 if value.is_floating_point() else value.dtype
-        if tensors[name].dtype != expected:
-            raise ValueError(f"{name} in {WEIGHTS} must be {expected}; it is {tensors[name].dtype}. {_RESTORE}.")
+    """Return the stored network in float32."""
+    tensors = _read_tensors(folder, WEIGHTS, config)
+    network = _architecture(config, encoder, tensors)
+    if difference := _difference(tensors, network):
+        raise ValueError(f"{WEIGHTS} does not fit encoder {config.about.encoder!r}: {difference}. {_RESTORE}.")
     _check_finite(tensors, network)
     for part, module in network.named_children():
         state = {key.removeprefix(f"{part}."): value for key, value in tensors.items() if key.startswith(f"{part}.")}
@@ -447,7 +381,7 @@ def _read_network(folder: Path, config: ModelConfig, encoder: nn.Module | None) 
     return network.float()
 
 
-def _architecture(config: ModelConfig, encoder: nn.Module | None, stored: Mapping[str, tuple[int, ...]]) -> Network:
+def _architecture(config: ModelConfig, encoder: nn.Module | None, stored: Mapping[str, Tensor]) -> Network:
     """Return the network that the config describes. Memory is allocated only for what the stored tensors confirm."""
     name, shape, n_classes = config.about.encoder, config.preprocessing.input_shape, len(config.classes)
     with torch.random.fork_rng(devices=[]):  # building a network must not advance the user's random state
@@ -456,15 +390,15 @@ def _architecture(config: ModelConfig, encoder: nn.Module | None, stored: Mappin
         else:
             with _without_values():
                 built = build_encoder(name, input_shape=shape)
-        dim = embedding_dim(built)
-        if stored.get("head.weight") != (n_classes, dim):
+        expected = (n_classes, embedding_dim(built))
+        found = tuple(stored["head.weight"].shape) if "head.weight" in stored else "none"
+        if found != expected:
             raise ValueError(
-                f"{n_classes} classes on encoder {name!r} need a head.weight of shape {(n_classes, dim)}; "
-                f"found {stored.get('head.weight', 'none')}"
+                f"{n_classes} classes on encoder {name!r} need a head.weight of shape {expected}; found {found}"
             )
-        head = build_head(config.head, dim=dim, n_classes=n_classes, temperature=config.temperature)
+        head = build_head(config.head, dim=expected[1], n_classes=n_classes, temperature=config.temperature)
         with _without_values():
-            projector = build_projector(dim=dim, projection_dim=config.projection_dim)
+            projector = build_projector(dim=expected[1], projection_dim=config.projection_dim)
     return Network(built, head, projector)
 
 
@@ -482,16 +416,17 @@ def _without_values() -> Iterator[None]:
         yield
 
 
-def _difference(found: Mapping[str, tuple[int, ...]], network: Network) -> str:
-    """Return the first tensor that is missing, unexpected or of another shape; empty if all agree."""
-    expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+def _difference(found: Mapping[str, Tensor], network: Network) -> str:
+    """Return the first tensor that is missing, unexpected or of another form; empty if all agree."""
+    expected = network.state_dict()
     for name in sorted({*found, *expected}):
         if name not in found:
             return f"{name} is missing"
         if name not in expected:
             return f"unexpected tensor {one_line(name):.100}"
-        if found[name] != expected[name]:
-            return f"{name} should have shape {expected[name]} and has {found[name]}"
+        forms = [(tuple(one[name].shape), _stored_type(one[name])) for one in (expected, found)]
+        if forms[0] != forms[1]:
+            return f"{name} should be {forms[0]} and is {forms[1]}"
     return ""
 
 
@@ -506,28 +441,32 @@ def _check_finite(tensors: Mapping[str, Tensor], network: Network) -> None:
 def _read_examples(folder: Path, config: ModelConfig, network: Network) -> Examples | None:
     if EXAMPLES not in config.files:
         return None
-    with _open_tensors(folder, EXAMPLES, config) as opened:
-        arrays = {name: opened.get_tensor(name).clone().numpy() for name in opened.keys()}  # noqa: SIM118
+    arrays = {name: value.numpy() for name, value in _read_tensors(folder, EXAMPLES, config).items()}
     assert isinstance(network.head.weight, Tensor)
     dim = network.head.weight.shape[1]
-    columns = len(config.preprocessing.mean) if isinstance(config.preprocessing, TablePreprocessing) else 0
-    embedding, codes, rows = (arrays.get(name, np.empty(0)) for name in ("embedding", "codes", "rows"))
-    n, width = len(embedding), dim + columns
+    table = isinstance(config.preprocessing, TablePreprocessing)
+    width = dim + (len(config.preprocessing.mean) if table else 0)
+    n, n_means = (len(arrays.get(name, ())) for name in ("embedding", "means"))
     expected: dict[str, tuple[type, tuple[int, ...]]] = {
         "embedding": (np.float32, (n, dim)),
         "codes": (np.int64, (n,)),
         "rows": (np.int64, (n,)),
+        "means": (np.float64, (n_means, width)),
+        "whitening": (np.float64, (width, width)),
     }
-    if "means" in arrays or "whitening" in arrays:
-        means = arrays.get("means", np.empty(0))
-        expected |= {"means": (np.float64, (len(means), width)), "whitening": (np.float64, (width, width))}
+    if "means" not in arrays:
+        del expected["means"], expected["whitening"]
     found = {name: (array.dtype.type, array.shape) for name, array in arrays.items()}
-    if found != expected or n == 0 or not all(np.isfinite(array).all() for array in arrays.values()):
+    if (
+        found != expected
+        or n == 0
+        or not all(np.isfinite(array).all() for array in arrays.values())
+        or min(arrays["codes"].min(), arrays["rows"].min()) < 0
+        or arrays["codes"].max() >= len(config.classes)
+    ):
         raise ValueError(f"{EXAMPLES} does not hold the examples of this model. {_RESTORE}.")
-    if codes.min() < 0 or codes.max() >= len(config.classes) or rows.min() < 0:
-        raise ValueError(f"{EXAMPLES} holds labels of other classes. {_RESTORE}.")
-    mahalanobis = Mahalanobis(arrays["means"], arrays["whitening"], 0.0) if "means" in arrays else None
-    return Examples(embedding, codes, rows, mahalanobis)
+    mahalanobis = Mahalanobis(arrays["means"], arrays["whitening"], 0.0) if n_means else None
+    return Examples(arrays["embedding"], arrays["codes"], arrays["rows"], mahalanobis)
 
 
 # --- The model card --------------------------------------------------------------------------------------------------
