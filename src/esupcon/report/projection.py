@@ -9,8 +9,7 @@ for the same agreement of neighbours, and a report has up to 28 maps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,48 +24,35 @@ _ENOUGH = 0.95  # share of the embedding's own neighbour agreement that principa
 _ITERATIONS, _EXAGGERATED, _EXAGGERATION = 300, 90, 12.0
 
 
-@dataclass(frozen=True, eq=False)
-class Embedding:
-    """Unit vectors of samples with their labels, and the prototypes of the classes among them, if there are some."""
+class Embedding(NamedTuple):
+    """Unit vectors (n, d) of samples with their labels, and prototypes (k, d) of the k classes among them, or none."""
 
     z: Array
     labels: Labels
-    prototypes: Array | None
-
-
-@dataclass(frozen=True, eq=False)
-class PlaneMap:
-    """Points (n, 2) with their labels, and prototypes (k, 2) of the k classes among them; k may be 0."""
-
-    points: Array
-    labels: Labels
     prototypes: Array
-    method: str
 
 
 def sample(z: Array, labels: Labels, prototypes: Array | None) -> Embedding:
     """Keep the first samples of the classes with the most samples; `prototypes` has a row for every class."""
-    counts = np.bincount(labels)
-    largest = np.argsort(-counts, kind="stable")[:MOST_CLASSES]
+    largest = np.argsort(-np.bincount(labels), kind="stable")[:MOST_CLASSES]
     rows = np.flatnonzero(np.isin(labels, largest))[:MOST_POINTS]
-    kept = None if prototypes is None else prototypes[np.unique(labels[rows])].astype(np.float32)
-    return Embedding(z[rows].astype(np.float32), labels[rows], kept)
+    kept = z[:0] if prototypes is None else prototypes[np.unique(labels[rows])]
+    return Embedding(z[rows].astype(np.float32), labels[rows], kept.astype(np.float32))
 
 
-def plane_maps(embeddings: Sequence[Embedding]) -> list[PlaneMap]:
-    """Project embeddings that are shown side by side in the same way: t-SNE for all if components fail for one."""
-    maps = [_project(one, principal_components, "principal components") for one in embeddings]
-    for one, drawn in zip(embeddings, maps, strict=True):
+def plane_maps(embeddings: Sequence[Embedding]) -> tuple[str, list[tuple[Array, Array]]]:
+    """Project embeddings that are shown side by side in the same way; return its name, and points and prototypes."""
+    maps = [_project(one, principal_components) for one in embeddings]
+    for one, (points, _) in zip(embeddings, maps, strict=True):
         # Only samples count: whether a prototype lies with its class is what the map shall show.
-        if neighbour_agreement(drawn.points, one.labels) < _ENOUGH * neighbour_agreement(one.z, one.labels):
-            return [_project(one, tsne, "t-SNE") for one in embeddings]
-    return maps
+        if neighbour_agreement(points, one.labels) < _ENOUGH * neighbour_agreement(one.z, one.labels):
+            return "t-SNE", [_project(one, tsne) for one in embeddings]
+    return "principal components", maps
 
 
-def _project(given: Embedding, project: Callable[[Array], Array], method: str) -> PlaneMap:
-    n = len(given.z)
-    plane = project(given.z if given.prototypes is None else np.concatenate([given.z, given.prototypes]))
-    return PlaneMap(plane[:n], given.labels, plane[n:], method)
+def _project(given: Embedding, project: Callable[[Array], Array]) -> tuple[Array, Array]:
+    plane = project(np.concatenate([given.z, given.prototypes]))
+    return plane[: len(given.z)], plane[len(given.z) :]
 
 
 def principal_components(x: Array) -> Array:

@@ -140,7 +140,7 @@ def _html(content: Content) -> str:
     style = styles(content.methods)
     text: str = _template("template.html", autoescape=True).render(
         content=content,
-        methods=[(method, style[method].colour) for method in content.methods],
+        methods=[(method, style[method]["color"]) for method in content.methods],
         sections=drawn,
         has_plotly=plotly is not None,
         style=_page_file("style.css"),

@@ -49,8 +49,7 @@
   }
 
   function isAlone(plot) {
-    const figure = plot.closest("figure");
-    return figure.classList.contains("wide") || figure.parentElement.querySelectorAll("figure:not([hidden])").length === 1;
+    return plot.closest(".cards").querySelectorAll("figure:not([hidden])").length === 1;
   }
 
   function draw(plot) {
@@ -95,7 +94,6 @@
       plot.style.height = card.figure.height + "px";
       plot.setAttribute("role", "img");
       plot.setAttribute("aria-label", card.title + ", " + option.label + ". " + hint);
-      figure.classList.toggle("wide", card.wide);
       if (card.method) { figure.dataset.method = card.method; figure.hidden = !isShown(card.method); }
       figure.append(caption, plot);
       box.append(figure);
