@@ -1,8 +1,9 @@
 """Supervised contrastive classification: one objective for the embedding and its classifier."""
 
-from typing import TYPE_CHECKING
-
-from esupcon.lazy import names_from
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from esupcon.estimator import ContrastiveClassifier, load
@@ -13,7 +14,23 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["ContrastiveClassifier", "RunSpec", "TrainSpec", "__version__", "fit", "load", "train"]
 
-# The package alone needs neither torch nor scikit-learn.
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package that imports its names, by module in `homes`, at first use.
+
+    So `import esupcon` needs neither torch nor scikit-learn.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *homes})
+
+
 _HOMES = {
     "ContrastiveClassifier": "estimator",
     "RunSpec": "spec",
@@ -22,4 +39,4 @@ _HOMES = {
     "load": "estimator",
     "train": "training.pipeline",
 }
-__getattr__, __dir__ = names_from(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from esupcon.files import read_sealed_json
+from esupcon._io import read_sealed_json
 
 
 def outcome(folder: Path) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from warm import Warm
 
-from esupcon.files import read_sealed_json
+from esupcon._io import read_sealed_json
 
 pytestmark = pytest.mark.reliability
 

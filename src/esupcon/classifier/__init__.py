@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from esupcon.lazy import names_from
+from esupcon import lazy_names
 
 if TYPE_CHECKING:
     from esupcon.classifier.classifier import Classifier, Explanation, LabelIssues
@@ -38,4 +38,4 @@ __all__ = [
     "load_classifier",
     "predict_files",
 ]
-__getattr__, __dir__ = names_from(__name__, {name: home for home, names in _HOMES.items() for name in names})
+__getattr__, __dir__ = lazy_names(__name__, {name: home for home, names in _HOMES.items() for name in names})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from esupcon.lazy import names_from
+from esupcon import lazy_names
 
 if TYPE_CHECKING:
     from esupcon.data.dataset import Dataset, load, register_dataset, source_digest
@@ -67,4 +67,4 @@ _HOMES = {
     **dict.fromkeys(("ImageBatch", "load_images"), "decode"),
     "NAMES": "named",
 }
-__getattr__, __dir__ = names_from(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

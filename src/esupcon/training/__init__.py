@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from esupcon.lazy import names_from
+from esupcon import lazy_names
 
 if TYPE_CHECKING:
     from esupcon.training.batches import TrainData
@@ -25,4 +25,4 @@ _HOMES = {
     "train": "pipeline",
 }
 
-__getattr__, __dir__ = names_from(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
