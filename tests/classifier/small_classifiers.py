@@ -33,17 +33,22 @@ def make_classifier(encoder: Any = "mlp-8x2", shape: tuple[int, ...] = (3,), **s
         projection_dim=settings.pop("projection_dim", None),
         temperature=settings.pop("temperature", 0.2),
     )
-    for name, buffer in network.named_buffers():
-        if name.endswith("running_mean"):
-            buffer.uniform_(-0.2, 0.2)
-        elif name.endswith("running_var"):
-            buffer.uniform_(0.5, 1.5)
+    randomise_statistics(network)
     if len(shape) == 1 and isinstance(encoder, str):
         network = network.double()
     calibration = settings.pop("calibration", None) or Calibration(class_counts=(4,) * len(classes))
     name = encoder if isinstance(encoder, str) else "custom"
     about = ModelInfo(encoder=name, method="esupcon", **settings)
     return Classifier(network.eval(), preprocessing_for(shape), classes, calibration=calibration, about=about)
+
+
+def randomise_statistics(network: Network) -> None:
+    """Give batch norms statistics that change what passes through them."""
+    for name, buffer in network.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.uniform_(-0.2, 0.2)
+        elif name.endswith("running_var"):
+            buffer.uniform_(0.5, 1.5)
 
 
 def same_state(a: Network, b: Network) -> bool:

@@ -31,16 +31,7 @@ def forge(run: Path, change: Any) -> None:
 
 FORGED = {
     "data_dir": lambda v: v["about"]["data"].update(data_dir="elsewhere"),
-    "cache_dir": lambda v: v["about"]["data"].update(cache_dir="elsewhere"),
-    "options": lambda v: v["about"]["data"].update(options={"data_dir": "elsewhere"}),
     "a path as name": lambda v: v["about"]["data"].update(name="/etc/passwd"),
-    "a list as seed": lambda v: v["about"]["data"].update(split_seed=[1]),
-    "no fingerprint": lambda v: v["about"]["data"].pop("fingerprint"),
-    "a text as data": lambda v: v["about"].update(data="digits"),
-    "a list as settings": lambda v: v["about"].update(settings=[]),
-    "infinite fraction": lambda v: v["about"]["data"].update(validation_fraction=float("inf")),
-    "unknown noise": lambda v: v["about"]["data"].update(noise_kind="loud"),
-    "no preprocessing": lambda v: v.update(preprocessing=None),
     "no about": lambda v: v.pop("about"),
     "calibration of five classes": lambda v: v["calibration"].update(target_priors=[0.2] * 5),
 }

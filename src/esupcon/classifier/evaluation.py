@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from esupcon._console import Log, count
 from esupcon.classifier.classifier import Classifier
-from esupcon.classifier.folder import load_classifier, model_folder
+from esupcon.classifier.folder import TrainingData, load_classifier, model_folder
 from esupcon.classifier.preprocessing import ImagePreprocessing, Rows
 from esupcon.data import DataOptions, Dataset, load, load_images
 from esupcon.data.dataset import take_rows
@@ -34,7 +34,7 @@ from esupcon.probability import (
 
 Part = Literal["auto", "test", "train", "all"]
 CalibrationPart = Literal["auto", "held-out", "train", "test", "all"]
-_PARTS = {
+_FITTED_ON = {
     "held-out": "the held-out part of the training data",
     "train": "the train part",
     "test": "a stratified fifth of the test part",
@@ -88,37 +88,34 @@ def evaluate(
     reading: fields of `DataOptions` that differ from how the classifier's training data were read.
     plot: file for the reliability diagram, .png, .svg or .pdf.
     """
-    _check_choice("part", part, get_args(Part))
-    classifier, dataset = _load(model, source, reading, log)
+    if part not in get_args(Part):
+        raise ValueError(f"part must be one of {', '.join(get_args(Part))}; got {part!r}.")
+    classifier, dataset, record = _load(model, source, reading, log)
     if part == "auto":
-        part = "test" if _trained_on(classifier, dataset) or not dataset.test_drawn else "all"
-    x, y = _part(dataset, part)
-    if not len(y):
-        raise ValueError(f"the {part} part of {dataset.name} holds no samples. Pass another part.")
-    predictions = _predictions(classifier, dataset, x, y)
+        part = "test" if record is not None or not dataset.test_drawn else "all"
+    predictions = _predictions(classifier, dataset, record, part)
     names, calibration = _class_names(classifier), classifier.calibration
-    uncalibrated, calibrated = measure(predictions, names), None
-    bins = reliability_bins(predictions.probabilities(), predictions.labels)
-    bins_after = None
+    figures = [measure(predictions, names)]
+    bins = [reliability_bins(predictions.probabilities(), predictions.labels)]
     if calibration.how != "none":
         bias = calibration.temperature * calibration.bias(classifier.n_classes)
         adjusted = Predictions(predictions.logits + bias, predictions.labels)
-        calibrated = measure(adjusted, names, temperature=calibration.temperature)
-        bins_after = reliability_bins(adjusted.probabilities(calibration.temperature), adjusted.labels)
+        figures.append(measure(adjusted, names, temperature=calibration.temperature))
+        bins.append(reliability_bins(adjusted.probabilities(calibration.temperature), adjusted.labels))
+    calibrated = figures[1] if len(figures) > 1 else None
     if plot is not None:
         reliability_diagram(
-            bins,
-            bins_after,
-            interval=uncalibrated.ece_interval,
+            *bins,
+            interval=figures[0].ece_interval,
             after_interval=None if calibrated is None else calibrated.ece_interval,
             path=plot,
         )
-    present = set(np.unique(predictions.labels).tolist())
+    present = np.unique(predictions.labels)
     return Evaluation(
         model=str(model_folder(model)),
         data=dataset.name,
         part=part,
-        uncalibrated=uncalibrated,
+        uncalibrated=figures[0],
         calibrated=calibrated,
         classes_without_samples=tuple(name for k, name in enumerate(names) if k not in present),
     )
@@ -141,38 +138,32 @@ def calibrate(
 
     A temperature that makes the log likelihood worse is not stored. One that is stored replaces the one before.
     """
-    _check_choice("on", on, get_args(CalibrationPart))
-    classifier, dataset = _load(model, source, reading, log)
-    known = _trained_on(classifier, dataset)
+    if on not in get_args(CalibrationPart):
+        raise ValueError(f"on must be one of {', '.join(get_args(CalibrationPart))}; got {on!r}.")
+    classifier, dataset, record = _load(model, source, reading, log)
     if on == "auto":
-        on = "held-out" if known else "train"
+        on = "train" if record is None else "held-out"
     if on != "all" and len(dataset.y_test) < 2:
         raise ValueError(f"{source} has no test part to measure on. Pass on=all to fit and measure on everything.")
-    fitted_on, measured_on = f"{_PARTS[on]} of {dataset.name}", f"the test part of {dataset.name}"
-    if on == "test":
-        measured_on = f"the rest of {measured_on}"
-        figures = paper_calibration(_predictions(classifier, dataset, *_part(dataset, "test")))
-    elif on == "all":
-        measured_on = fitted_on
+    if on == "train" and record is not None:
+        log("The classifier was trained on these samples, where it is too confident; prefer on=held-out.")
+    if on == "all":
         log("The temperature is fitted and measured on the same data: the figures are optimistic.")
-        everything = _predictions(classifier, dataset, *_part(dataset, "all"))
-        figures = held_out_calibration(everything, everything)
+    fitted_on = f"{_FITTED_ON[on]} of {dataset.name}"
+    measured_on = f"{'the rest of ' * (on == 'test')}the test part of {dataset.name}" if on != "all" else fitted_on
+    given = _predictions(classifier, dataset, record, on)
+    if on == "test":
+        figures = paper_calibration(given)
     else:
-        if on == "train" and known:
-            log("The classifier was trained on these samples, where it is too confident; prefer on=held-out.")
-        rows = _held_out(classifier, dataset) if on == "held-out" else _part(dataset, "train")
-        test = _predictions(classifier, dataset, *_part(dataset, "test"))
-        figures = held_out_calibration(_predictions(classifier, dataset, *rows), test)
+        test = given if on == "all" else _predictions(classifier, dataset, record, "test")
+        figures = held_out_calibration(given, test)
     if figures.n_calibration < FEW_SAMPLES:
-        log(
-            f"The temperature was fitted on {count(figures.n_calibration, 'sample')} only and is uncertain; "
-            f"{FEW_SAMPLES} or more are better."
-        )
+        n = count(figures.n_calibration, "sample")
+        log(f"The temperature was fitted on {n} only and is uncertain; {FEW_SAMPLES} or more are better.")
     if plot is not None:
         calibration_diagram(figures, plot)
-    before, after = figures.nll_before, figures.nll_after
+    before, after, replaced = figures.nll_before, figures.nll_after, classifier.calibration
     stored = after is not None and (before is None or after <= before)
-    replaced = classifier.calibration
     if stored:
         if replaced.how != "none":
             found_on = f"({replaced.how}, {count(replaced.n, 'sample')})"
@@ -201,21 +192,22 @@ def calibrate(
 
 def _load(
     model: str | os.PathLike[str], source: str | os.PathLike[str], reading: Mapping[str, Any] | None, log: Log
-) -> tuple[Classifier, Dataset]:
-    """Return a classifier, and the source at its image size, divided as its training data were unless told otherwise.
+) -> tuple[Classifier, Dataset, TrainingData | None]:
+    """Return a classifier, the source at its image size, and how training divided it, if these are its training data.
 
     The model decides how data are divided and never where they are read: paths come from the caller only.
     """
     classifier = load_classifier(model)
-    shape = _image_form(classifier, model)
+    form = _image_form(classifier, model)
     fields: dict[str, Any] = {}
     record = None if classifier.about is None else classifier.about.data
     if record is not None:
         fields = {"split_seed": record.split_seed, "test_fraction": record.test_fraction}
         if record.name == os.fspath(source):  # n_per_class is the protocol of one named set
             fields["n_per_class"] = record.n_per_class
-    fields |= {**(reading or {}), "image_size": shape.image_size, "channels": shape.channels}
-    return classifier, load(source, DataOptions(**fields), log=log)
+    fields |= {**(reading or {}), "image_size": form.image_size, "channels": form.channels}
+    dataset = load(source, DataOptions(**fields), log=log)
+    return classifier, dataset, record if record and record.fingerprint == dataset.fingerprint else None
 
 
 def _image_form(classifier: Classifier, model: object) -> ImagePreprocessing:
@@ -226,30 +218,35 @@ def _image_form(classifier: Classifier, model: object) -> ImagePreprocessing:
     return classifier.preprocessing
 
 
-def _trained_on(classifier: Classifier, dataset: Dataset) -> bool:
-    record = None if classifier.about is None else classifier.about.data
-    return record is not None and record.fingerprint == dataset.fingerprint
+def _predictions(classifier: Classifier, dataset: Dataset, record: TrainingData | None, part: str) -> Predictions:
+    """Return logits of a part, and labels as the classifier numbers its classes, matched by name."""
+    x, labels = _part(dataset, record, part)
+    if not len(labels):
+        raise ValueError(f"the {part} part of {dataset.name} holds no samples. Pass another part.")
+    place = {name: k for k, name in enumerate(_class_names(classifier))}
+    unknown = [dataset.classes[k] for k in np.unique(labels) if dataset.classes[k] not in place]
+    if unknown:
+        raise ValueError(
+            f"the classifier does not know {count(len(unknown), 'class')} of {dataset.name}, first "
+            f"{unknown[0]!r}; it knows {', '.join(map(repr, [*place][:5]))}{', ...' if len(place) > 5 else ''}. "
+            "Rename or remove them: classes are matched by name."
+        )
+    column = np.array([place.get(name, -1) for name in dataset.classes], np.int64)
+    logits = classifier.outputs(x, ("logits",))["logits"].double().cpu().numpy()
+    return Predictions(logits, column[labels])
 
 
-def _part(dataset: Dataset, part: str) -> tuple[Rows, NDArray[np.int64]]:
+def _part(dataset: Dataset, record: TrainingData | None, part: str) -> tuple[Rows, NDArray[np.int64]]:
+    """Return a part of a data set; the held-out one is drawn again as the model records it, wrong labels included."""
     if part == "all":
         x = np.concatenate([np.asarray(dataset.x_train), np.asarray(dataset.x_test)])
         return x, np.concatenate([dataset.y_train, dataset.y_test])
-    return (dataset.x_test, dataset.y_test) if part == "test" else (dataset.x_train, dataset.y_train)
-
-
-def _held_out(classifier: Classifier, dataset: Dataset) -> tuple[Rows, NDArray[np.int64]]:
-    """Return what training held out, drawn again as the model records it, wrong labels included."""
-    record = None if classifier.about is None else classifier.about.data
-    if record is None or record.fingerprint != dataset.fingerprint:
-        raise ValueError(
-            f"the classifier was not trained on {dataset.name}, so nothing of it was held out. Use on=train."
-        )
-    if not record.validation_fraction:
-        raise ValueError(
-            "the classifier was trained with nothing held out. Train with validation_fraction=0.1, or pass on=test "
-            "to use a fifth of the test part for the temperature."
-        )
+    if part != "held-out":
+        return (dataset.x_test, dataset.y_test) if part == "test" else (dataset.x_train, dataset.y_train)
+    if record is None or not record.validation_fraction:
+        reason = f"was not trained on {dataset.name}" if record is None else "was trained with nothing held out"
+        remedy = "on=train" if record is None else "on=test, or train with validation_fraction=0.1"
+        raise ValueError(f"the classifier {reason}, so it has no held-out part of it. Use {remedy}.")
     scenario = Scenario(
         n_train=record.n_train,
         imbalance_rate=record.imbalance_rate,
@@ -261,29 +258,8 @@ def _held_out(classifier: Classifier, dataset: Dataset) -> tuple[Rows, NDArray[n
     return take_rows(dataset.x_train, prepared.held), prepared.y_held
 
 
-def _predictions(classifier: Classifier, dataset: Dataset, x: Rows, labels: NDArray[np.int64]) -> Predictions:
-    """Return logits, and labels as the classifier numbers its classes, matched by name."""
-    names = _class_names(classifier)
-    place = {name: k for k, name in enumerate(names)}
-    unknown = [dataset.classes[k] for k in np.unique(labels) if dataset.classes[k] not in place]
-    if unknown:
-        raise ValueError(
-            f"the classifier does not know {count(len(unknown), 'class')} of {dataset.name}, first "
-            f"{unknown[0]!r}; it knows {', '.join(map(repr, names[:5]))}{', ...' if len(names) > 5 else ''}. "
-            "Rename or remove them: classes are matched by name."
-        )
-    column = np.array([place.get(name, -1) for name in dataset.classes], np.int64)
-    logits = classifier.outputs(x, ("logits",))["logits"].double().cpu().numpy()
-    return Predictions(logits, column[labels])
-
-
 def _class_names(classifier: Classifier) -> tuple[str, ...]:
     return tuple(str(label) for label in classifier.classes_.tolist())
-
-
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
 
 
 # --- Image files -----------------------------------------------------------------------------------------------------
@@ -310,30 +286,23 @@ def predict_files(
     A folder stands for the images below it. `unreadable(path, reason)` is called for files without a prediction.
     Arguments are checked at once, before the first prediction is asked for.
     """
-    form = _image_form(classifier, "this model")
-    if not 1 <= top_k <= classifier.n_classes:
-        raise ValueError(f"top_k must be from 1 to the {classifier.n_classes} classes of the model; got {top_k}.")
-    return _predict_files(classifier, form, paths, top_k, unreadable, workers)
+    form, names = _image_form(classifier, "this model"), _class_names(classifier)
+    if not 1 <= top_k <= len(names):
+        raise ValueError(f"top_k must be from 1 to the {len(names)} classes of the model; got {top_k}.")
 
+    def predictions() -> Iterator[Prediction]:
+        files = _files(paths, unreadable)
+        for batch in load_images(files, form.image_size, form.channels, batch_size=BATCH, workers=workers):
+            for path, reason in batch.skipped:
+                unreadable(str(path), reason)
+            if not batch.paths:
+                continue
+            logits = classifier.outputs(batch.images, ("logits",))["logits"].double().cpu().numpy()
+            for path, row in zip(batch.paths, classifier.calibration.probabilities(logits), strict=True):
+                best = np.argsort(-row, kind="stable")[:top_k]  # stable: among equals the first class, as with argmax
+                yield Prediction(path, tuple((names[k], float(row[k])) for k in best))
 
-def _predict_files(
-    classifier: Classifier,
-    form: ImagePreprocessing,
-    paths: Iterable[str],
-    top_k: int,
-    unreadable: Callable[[str, str], None],
-    workers: int | None,
-) -> Iterator[Prediction]:
-    files, names = _files(paths, unreadable), _class_names(classifier)
-    for batch in load_images(files, form.image_size, form.channels, batch_size=BATCH, workers=workers):
-        for path, reason in batch.skipped:
-            unreadable(str(path), reason)
-        if not batch.paths:
-            continue
-        logits = classifier.outputs(batch.images, ("logits",))["logits"].double().cpu().numpy()
-        for path, row in zip(batch.paths, classifier.calibration.probabilities(logits), strict=True):
-            best = np.argsort(-row, kind="stable")[:top_k]  # stable: among equals the first class, as with argmax
-            yield Prediction(path, tuple((names[k], float(row[k])) for k in best))
+    return predictions()
 
 
 def _files(paths: Iterable[str], unreadable: Callable[[str, str], None]) -> Iterator[str]:
