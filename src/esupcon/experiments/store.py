@@ -351,3 +351,5 @@ def _read_plan(content: Any, where: object) -> Plan:
         return Plan.model_validate(content)
     except ValidationError as error:
         raise ValueError(f"{where} is not a plan of runs: {first_error(error)}.") from None
+    except UnicodeEncodeError:
+        raise ValueError(f"{where} is not a plan of runs: it is not valid Unicode.") from None
