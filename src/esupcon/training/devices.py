@@ -17,13 +17,13 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, distributed, nn, optim
+from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
 from esupcon._io import read_json, write_json
@@ -70,106 +70,76 @@ def n_processes(devices: int) -> int:
     return devices
 
 
-class Devices:
-    """The processes of a run and their device."""
+def launch(devices: int, accelerator: str, precision: str) -> Fabric:
+    """Launch the processes; every one of them returns from here when all have arrived."""
+    from lightning_fabric import Fabric  # noqa: PLC0415 - imports torch._dynamo: 2 s that only training needs
 
-    def __init__(self, devices: int, accelerator: str, precision: str) -> None:
-        """Launch the processes. Every process returns from here when all have arrived."""
-        from lightning_fabric import Fabric  # noqa: PLC0415 - imports torch._dynamo: 2 s that only training needs
+    world = n_processes(devices)
+    here = int(os.environ["LOCAL_WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ and world > 1 else devices
+    for name in ("lightning.fabric", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning_fabric")  # it gives advice on hardware that is absent
+        try:
+            fabric = Fabric(
+                accelerator=accelerator,
+                devices=here,
+                num_nodes=world // here,
+                strategy="ddp" if world > 1 else "auto",
+                precision=_FABRIC_PRECISION[precision],  # type: ignore[arg-type]
+            )
+        except Exception as error:  # Fabric raises several kinds
+            raise ValueError(
+                f"{devices} {accelerator!r} device(s) cannot be used here: {' '.join(str(error).split())} "
+                "Use accelerator 'auto', or 'cpu'."
+            ) from error
+        fabric.launch()
+    return fabric
 
-        world = n_processes(devices)
-        here = int(os.environ["LOCAL_WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ and world > 1 else devices
-        for name in ("lightning.fabric", "lightning_fabric"):
-            logging.getLogger(name).setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            # Fabric gives advice on hardware that is absent.
-            warnings.filterwarnings("ignore", module="lightning_fabric")
-            try:
-                self.fabric: Fabric = Fabric(
-                    accelerator=accelerator,
-                    devices=here,
-                    num_nodes=world // here,
-                    strategy="ddp" if world > 1 else "auto",
-                    precision=_FABRIC_PRECISION[precision],  # type: ignore[arg-type]
-                )
-            except Exception as error:  # Fabric raises several kinds
-                raise ValueError(
-                    f"{devices} {accelerator!r} device(s) cannot be used here: {' '.join(str(error).split())} "
-                    "Use accelerator 'auto', or 'cpu'."
-                ) from error
-            self.fabric.launch()
 
-    @property
-    def device(self) -> torch.device:
-        """The device of this process."""
-        return self.fabric.device
+def share(fabric: Fabric, n_views: int) -> Tensor | slice:
+    """Return the rows of a batch that this process encodes: both views of its images."""
+    if fabric.world_size == 1:
+        return slice(None)
+    images = torch.arange(n_views // 2).chunk(fabric.world_size)[fabric.global_rank]
+    return torch.cat([images, images + n_views // 2]).to(fabric.device)
 
-    @property
-    def world_size(self) -> int:
-        """The number of processes."""
-        return self.fabric.world_size
 
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the process that writes files and messages."""
-        return self.fabric.is_global_zero
+def gather(fabric: Fabric, outputs: dict[str, Tensor], labels: Tensor, **more: Any) -> BatchOutputs:
+    """Return the rows of all processes; the rows of this process are the anchors."""
+    if fabric.world_size == 1:
+        return BatchOutputs(outputs, labels, **more)
 
-    def wrap(self, module: nn.Module, optimizer: optim.Optimizer) -> tuple[nn.Module, optim.Optimizer]:
-        """Return module and optimiser set up for device, precision and processes."""
-        wrapped, optimizer = self.fabric.setup(module, optimizer)
-        return wrapped, optimizer
+    def rows_of_all(tensor: Tensor) -> Tensor:
+        rows: Tensor = _Gather.apply(tensor, fabric.world_size, fabric.global_rank)  # type: ignore[no-untyped-call]
+        return rows
 
-    def share(self, n_views: int) -> Tensor | slice:
-        """Return the rows of a batch that this process encodes: both views of its images."""
-        if self.world_size == 1:
-            return slice(None)
-        images = torch.arange(n_views // 2).chunk(self.world_size)[self.fabric.global_rank]
-        return torch.cat([images, images + n_views // 2]).to(self.device)
+    first = fabric.global_rank * len(labels)
+    everything = {name: rows_of_all(z) for name, z in outputs.items()}
+    return BatchOutputs(everything, rows_of_all(labels), anchors=slice(first, first + len(labels)), **more)
 
-    def gather(self, outputs: dict[str, Tensor], labels: Tensor, **more: Any) -> BatchOutputs:
-        """Return the rows of all processes; the rows of this process are the anchors."""
-        if self.world_size == 1:
-            return BatchOutputs(outputs, labels, **more)
 
-        def rows_of_all(tensor: Tensor) -> Tensor:
-            rows: Tensor = _Gather.apply(tensor, self.world_size, self.fabric.global_rank)  # type: ignore[no-untyped-call]
-            return rows
+def average_gradients(fabric: Fabric, module: nn.Module) -> None:
+    """Do once what DistributedDataParallel does during a backward pass."""
+    for parameter in module.parameters() if fabric.world_size > 1 else ():
+        if parameter.grad is not None:
+            parameter.grad = _mean(fabric, parameter.grad)
 
-        first = self.fabric.global_rank * len(labels)
-        everything = {name: rows_of_all(z) for name, z in outputs.items()}
-        return BatchOutputs(everything, rows_of_all(labels), anchors=slice(first, first + len(labels)), **more)
 
-    def backward(self, loss: Tensor) -> None:
-        """Compute gradients, averaged over the processes."""
-        self.fabric.backward(loss)
+def totals(fabric: Fabric, losses: Mapping[Term, Tensor]) -> dict[Term, float]:
+    """Return the sum over the processes of each value."""
+    return {term: float(_mean(fabric, loss.detach() * fabric.world_size)) for term, loss in losses.items()}
 
-    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Return a context in which gradients stay in this process."""
-        return self.fabric.no_backward_sync(module, enabled=self.world_size > 1)  # type: ignore[arg-type]  # it is wrapped
 
-    def average_gradients(self, module: nn.Module) -> None:
-        """Do once what DistributedDataParallel does during a backward pass."""
-        for parameter in module.parameters() if self.world_size > 1 else ():
-            if parameter.grad is not None:
-                parameter.grad = self._mean(parameter.grad)
+def any_process(fabric: Fabric, flag: bool) -> bool:
+    """Return whether the flag is True in any process, so that all of them do the same."""
+    return flag if fabric.world_size == 1 else bool(_mean(fabric, torch.tensor(float(flag), device=fabric.device)) > 0)
 
-    def totals(self, losses: Mapping[Term, Tensor]) -> dict[Term, float]:
-        """Return the sum over the processes of each value."""
-        world = self.world_size
-        return {term: float(self._mean(loss.detach() * world)) for term, loss in losses.items()}
 
-    def broadcast(self, value: Any) -> Any:
-        """Return the value that the first process has."""
-        return self.fabric.broadcast(value)
-
-    def any(self, flag: bool) -> bool:
-        """Return whether the flag is True in any process, so that all of them do the same."""
-        return flag if self.world_size == 1 else bool(self._mean(torch.tensor(float(flag), device=self.device)) > 0)
-
-    def _mean(self, value: Tensor) -> Tensor:
-        mean = self.fabric.all_reduce(value, reduce_op="mean")
-        assert isinstance(mean, Tensor)
-        return mean
+def _mean(fabric: Fabric, value: Tensor) -> Tensor:
+    mean = fabric.all_reduce(value, reduce_op="mean")
+    assert isinstance(mean, Tensor)
+    return mean
 
 
 class _Gather(torch.autograd.Function):
@@ -275,11 +245,7 @@ def bfloat16_works() -> bool:
         verdict = None
     if isinstance(verdict, bool):
         return verdict
-    works = _probe(
-        lambda: subprocess.run(
-            [sys.executable, "-P", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
-        )
-    )
+    works = _probe()
     try:
         stored.parent.mkdir(parents=True, exist_ok=True)
         write_json(stored, {"works": works})
@@ -288,18 +254,18 @@ def bfloat16_works() -> bool:
     return works
 
 
-def _probe(attempt: Callable[[], subprocess.CompletedProcess[str]]) -> bool:
+def _probe() -> bool:
     reason = ""
     for _ in range(PROBE_TRIES):
+        words = [sys.executable, "-P", "-c", PROBE]  # -P: import nothing from the current folder
         try:
-            trial = attempt()
+            trial = subprocess.run(words, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
         except subprocess.TimeoutExpired:
             reason = f"no answer within {PROBE_SECONDS} s"
             continue
         if trial.returncode in (0, -signal.SIGILL):
             return trial.returncode == 0
-        lines = trial.stderr.strip().splitlines()
-        reason = lines[-1] if lines else f"exit code {trial.returncode}"
+        reason = (trial.stderr.strip() or f"exit code {trial.returncode}").splitlines()[-1]
     raise ValueError(
         f"whether this processor computes in bfloat16 could not be found out: the trial failed {PROBE_TRIES} times "
         f"({reason}). Free memory and try again, or pass precision 32."

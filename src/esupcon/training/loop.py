@@ -12,6 +12,7 @@ from esupcon.methods import Stage, Term
 from esupcon.models import Network
 from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training.batches import TrainData, seed_layers, two_views_of
+from esupcon.training.devices import average_gradients, gather, share, totals
 from esupcon.training.objective import cached_backward, term_losses
 from esupcon.training.optim import build_optimizer, lr_factor, set_lr
 from esupcon.training.run import FitOptions, Fitted, Run, start
@@ -39,7 +40,7 @@ def fit(spec: TrainSpec | RunSpec, data: TrainData, **options: Unpack[FitOptions
             train_stage(run, run.method.stages[run.position.stage])
         if run.method.class_means_head:
             with torch.no_grad():
-                run.network.head.weight.copy_(run.class_means())  # type: ignore[operator]
+                run.network.head.weight.copy_(run.class_means(run.data.x, run.data.y))  # type: ignore[operator]
         return run.fitted()
 
 
@@ -50,7 +51,7 @@ def train_stage(run: Run, stage: Stage) -> None:
     module: nn.Module = StageModule(run.network, stage.outputs)
     if spec.compile:
         module = torch.compile(module)  # type: ignore[assignment]  # a compiled module is one
-    module, optimizer = run.devices.wrap(module, build_optimizer(run.network, stage, spec, plan.batch_size))
+    module, optimizer = run.fabric.setup(module, build_optimizer(run.network, stage, spec, plan.batch_size))
     run.begin_stage(stage, optimizer)  # a resumed run restores optimiser and monitors here
 
     while (steps_before := at.epoch * plan.steps_per_epoch) < n_steps:
@@ -71,28 +72,28 @@ def take_step(
     run: Run, stage: Stage, module: nn.Module, optimizer: optim.Optimizer, indices: NDArray[np.int64]
 ) -> dict[Term, float]:
     """Two views -> outputs -> sum of the terms -> gradient -> step. Return the value of each term."""
-    devices, spec, seed = run.devices, run.spec, run.seed("step")
-    seed_layers(seed, devices.device)
-    views, labels = two_views_of(run.data, indices, run.augmentation, run.seed("views"), devices.device)
+    fabric, spec, seed = run.fabric, run.spec, run.seed("step")
+    seed_layers(seed, fabric.device)
+    views, labels = two_views_of(run.data, indices, run.augmentation, run.seed("views"), fabric.device)
     views = views.to(run.classifier.dtype)
-    own = devices.share(len(labels))  # all rows, or both views of this process's images
+    own = share(fabric, len(labels))  # all rows, or both views of this process's images
     losses: dict[Term, Tensor] = {}
 
     def loss_of(outputs: dict[str, Tensor]) -> Tensor:
-        batch = devices.gather(outputs, labels[own], prototypes=run.prototypes, n_classes=run.data.n_classes)
+        batch = gather(fabric, outputs, labels[own], prototypes=run.prototypes, n_classes=run.data.n_classes)
         losses.update(term_losses(stage, batch, spec))
         first, *others = losses.values()
-        return sum(others, start=first) * devices.world_size  # gradients are averaged; their sum is wanted
+        return sum(others, start=first) * fabric.world_size  # gradients are averaged; their sum is wanted
 
     optimizer.zero_grad()
     if spec.micro_batch is None:
-        devices.backward(loss_of(module(views[own])))
+        fabric.backward(loss_of(module(views[own])))
     else:
-        with devices.no_sync(module):
+        with fabric.no_backward_sync(module, enabled=fabric.world_size > 1):  # type: ignore[arg-type]  # it is wrapped
             cached_backward(module, views[own], 2 * spec.micro_batch, loss_of, seed=seed, check_stop=run.check_stop)
-        devices.average_gradients(run.network)
+        average_gradients(fabric, run.network)
     optimizer.step()
-    return devices.totals(losses)
+    return totals(fabric, losses)
 
 
 class StageModule(nn.Module):

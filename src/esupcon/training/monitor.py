@@ -47,7 +47,7 @@ class Monitor:
         self.lines: list[dict[str, Any]] = []  # of the history, one per epoch
         self.findings: list[Finding] = list(silent_copy_of.findings) if silent_copy_of else []
         self.unrecorded: list[Finding] = list(silent_copy_of.unrecorded) if silent_copy_of else []  # not in a line yet
-        self.folder: Path | None = None if self.silent or not run.devices.is_first else run.out
+        self.folder: Path | None = None if self.silent or not run.fabric.is_global_zero else run.out
         self._curves: Any = None
 
     def begin_stage(self, stage: Stage) -> None:
@@ -206,10 +206,12 @@ class Progress:
     def step(self, run: Run) -> None:
         """Show where the run is after a step."""
         self._n_taken += 1
-        now, at, done = time.monotonic(), run.position, run.n_steps_done()
+        now, at, monitor = time.monotonic(), run.position, run.monitors[0]
         if self._bar is None and now - self._last_line < SECONDS_BETWEEN_LINES:
             return
-        monitor, total = run.monitors[0], run.n_steps_in_all()
+        per_stage = [run.n_steps(stage) for stage in run.method.stages]
+        done = sum(per_stage[: at.stage]) + at.epoch * run.plan.steps_per_epoch + at.step
+        total = sum(per_stage)
         rate = self._n_taken / max(now - self._started, 1e-9)
         accuracy = monitor.lines[-1]["held_out_accuracy"] if monitor.lines else None
         text = f"{run.method.title} {done:,}/{total:,} steps  loss {monitor.loss_sum / max(1, at.step):.4f}"

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn, optim
 
@@ -36,10 +37,13 @@ from esupcon.methods import PAPER_METHODS, Method, Stage, get_method
 from esupcon.models import Network, build_network
 from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training.batches import BatchPlan, TrainData, derive_seed
-from esupcon.training.devices import Devices, choose_precision, n_processes, rank, torch_threads
+from esupcon.training.devices import any_process, choose_precision, launch, n_processes, rank, torch_threads
 from esupcon.training.monitor import Monitor, Progress, TrainingFailed
 from esupcon.training.objective import LOSSES, check_losses
 from esupcon.training.result import CHECKPOINT_INDEX, CHECKPOINTS, RUN_FILE, RUN_FILES, TIMING_FILE, versions
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 #: Rows of the training data that the doctor looks at after every epoch, and that class means are estimated from.
 WATCHED_ROWS, MEAN_ROWS = 512, 2000
@@ -53,19 +57,19 @@ class TrainingInterrupted(Exception):  # noqa: N818 - not an error: the run can 
 
 
 class FitOptions(TypedDict, total=False):
-    """Options of `fit`: where a run is stored, what it starts from and where it computes."""
+    """Options of `fit`, which describes them."""
 
-    out: PathLike | None  # folder for checkpoints, history and run.json; the same call continues a killed run
-    overwrite: bool  # start over, and remove what an earlier run has written to `out`
-    encoder: nn.Module | None  # trained in place of the encoder that the spec names
-    initial: Mapping[str, Tensor] | None  # state dict of a network to start from
-    shared_stage: Path | None  # file in which a first stage that methods share is found, or left
-    devices: int  # processes on this machine
-    accelerator: str  # auto, cpu, cuda, mps
-    checkpoint_seconds: float  # time between checkpoints; default 60
-    should_stop: Callable[[], bool]  # called after every step; True: save a checkpoint and raise TrainingInterrupted
-    log: Log | None  # receives messages; default: standard error
-    progress: bool | None  # show a bar; None: if standard error is a terminal
+    out: PathLike | None
+    overwrite: bool
+    encoder: nn.Module | None
+    initial: Mapping[str, Tensor] | None
+    shared_stage: Path | None
+    devices: int
+    accelerator: str
+    checkpoint_seconds: float
+    should_stop: Callable[[], bool]
+    log: Log | None
+    progress: bool | None
 
 
 @dataclass
@@ -112,7 +116,7 @@ class Run:
     method: Method
     data: TrainData
     classifier: Classifier  # around the network that is being trained
-    devices: Devices
+    fabric: Fabric
     plan: BatchPlan
     folder: RunFolder | None
     log: Log
@@ -161,15 +165,6 @@ class Run:
         main = self.spec.steps or self.spec.epochs * self.plan.steps_per_epoch
         return max(1, round(main * stage.epochs))
 
-    def n_steps_in_all(self) -> int:
-        """Return the number of optimiser steps of all stages."""
-        return sum(map(self.n_steps, self.method.stages))
-
-    def n_steps_done(self) -> int:
-        """Return the number of optimiser steps taken so far."""
-        at = self.position
-        return sum(map(self.n_steps, self.method.stages[: at.stage])) + at.epoch * self.plan.steps_per_epoch + at.step
-
     def seed(self, purpose: str) -> int:
         """Return the seed for one purpose in the current step."""
         at = self.position
@@ -198,14 +193,14 @@ class Run:
             monitor.step(losses, lr)
         self.position.step += 1
         self.progress.step(self)
-        if self.devices.any(self.should_stop()):
+        if any_process(self.fabric, self.should_stop()):
             raise TrainingInterrupted
         if inside_epoch:
             self.save_if_due()
 
     def end_epoch(self, n_steps: int, lr: float) -> bool:
         """Measure and record an epoch. Return True if the run has made no progress for too long."""
-        seen = [(self.held_out_accuracy(monitor.stage), self._sample(monitor.stage)) for monitor in self.monitors]
+        seen = [(self.held_out_accuracy(monitor.stage), self.sample(monitor.stage)) for monitor in self.monitors]
         for monitor, (accuracy, sample) in zip(self.monitors, seen, strict=True):
             monitor.end_epoch(n_steps, lr, accuracy, sample)
         at, accuracy = self.position, seen[0][0]
@@ -235,7 +230,7 @@ class Run:
 
     def check_stop(self) -> None:
         """Raise TrainingInterrupted if the run should stop. Several processes can only stop between steps."""
-        if self.devices.world_size == 1 and self.should_stop():
+        if self.fabric.world_size == 1 and self.should_stop():
             raise TrainingInterrupted
 
     def save_if_due(self) -> None:
@@ -246,7 +241,7 @@ class Run:
     def save(self) -> None:
         """Save a checkpoint: everything that the rest of the run depends on."""
         self.last_save = time.monotonic()
-        if self.folder is None or not self.devices.is_first:
+        if self.folder is None or not self.fabric.is_global_zero:
             return
         inside, at = self.optimizer is not None, self.position
         state = {
@@ -260,7 +255,7 @@ class Run:
 
     def resume(self) -> bool:
         """Continue from the last good checkpoint; return False if there is none."""
-        state = None if self.folder is None else self.folder.load(self.devices.device)
+        state = None if self.folder is None else self.folder.load(self.fabric.device)
         if state is None:
             return False
         try:
@@ -281,26 +276,25 @@ class Run:
 
     # --- Evaluation --------------------------------------------------------------------------------------------------
 
-    def outputs(self, rows: Rows, name: str) -> Tensor:
-        """Return an output of the network for un-augmented rows; stop between parts if asked to."""
+    def outputs(self, rows: Rows, *names: str) -> list[Tensor]:
+        """Return outputs of the network for un-augmented rows; stop between parts if asked to."""
         parts = []
         for start in range(0, len(rows), ROWS_BETWEEN_CHECKS):
             if start:
                 self.check_stop()
             try:
-                parts.append(self.classifier.outputs(rows[start : start + ROWS_BETWEEN_CHECKS], (name,))[name])
+                parts.append(self.classifier.outputs(rows[start : start + ROWS_BETWEEN_CHECKS], names))
             except ValueError as error:
                 raise TrainingFailed(
                     f"{error} The network diverged in epoch {self.position.epoch + 1}: lower the learning rate (now "
                     f"{self.spec.lr or 'automatic'})."
                 ) from error
-        return torch.cat(parts)
+        return [torch.cat([part[name] for part in parts]) for name in names]
 
-    def class_means(self, limit: int | None = None) -> Tensor:
-        """Return class means of unit embeddings of un-augmented training rows, or of `limit` rows spread evenly."""
-        rows = np.arange(len(self.data.x)) if limit is None else _spread(len(self.data.x), limit)
-        labels = torch.from_numpy(self.data.y[rows]).to(self.devices.device)
-        return class_means(self.outputs(self.data.x[rows], "embedding"), labels, self.data.n_classes)
+    def class_means(self, x: Rows, y: NDArray[np.int64]) -> Tensor:
+        """Return the means of unit embeddings by class."""
+        (z,) = self.outputs(x, "embedding")
+        return class_means(z, torch.from_numpy(y).to(self.fabric.device), self.data.n_classes)
 
     def held_out_accuracy(self, stage: Stage) -> float | None:
         """Return the held-out accuracy of the head, or of the nearest class mean if the stage trains no head."""
@@ -308,19 +302,24 @@ class Run:
         if x is None or y is None or len(x) == 0:
             return None
         if "head" in stage.trains:
-            scores = self.outputs(x, "logits")
+            (scores,) = self.outputs(x, "logits")
         else:
-            means = self.class_means(limit=MEAN_ROWS)
-            scores = unit_rows(self.outputs(x, "embedding")) @ unit_rows(means).T
-        accuracy: float = self.devices.broadcast(float((scores.argmax(1).cpu().numpy() == y).mean()))
+            means = self.class_means(*self._some_rows(MEAN_ROWS))
+            scores = unit_rows(self.outputs(x, "embedding")[0]) @ unit_rows(means).T
+        accuracy: float = self.fabric.broadcast(float((scores.argmax(1).cpu().numpy() == y).mean()))
         return accuracy
 
-    def _sample(self, stage: Stage) -> dict[str, Any]:
+    def sample(self, stage: Stage) -> dict[str, Any]:
         """Return what the doctor looks at: outputs of some training rows, with logits if the head is trained."""
-        rows = _spread(len(self.data.x), WATCHED_ROWS)
+        x, labels = self._some_rows(WATCHED_ROWS)
         names = ("embedding", "logits") if "head" in stage.trains else ("embedding",)
-        outputs = self.classifier.outputs(self.data.x[rows], names)
-        return {**{name: value.float().cpu().numpy() for name, value in outputs.items()}, "labels": self.data.y[rows]}
+        outputs = zip(names, self.outputs(x, *names), strict=True)
+        return {"labels": labels, **{name: value.float().cpu().numpy() for name, value in outputs}}
+
+    def _some_rows(self, limit: int) -> tuple[Rows, NDArray[np.int64]]:
+        """Return training rows, spread evenly, and their labels."""
+        rows = np.unique(np.linspace(0, len(self.data.x) - 1, limit).astype(int))
+        return self.data.x[rows], self.data.y[rows]
 
     def fitted(self) -> Fitted:
         """Return the trained classifier, on the CPU and in evaluation mode."""
@@ -336,13 +335,9 @@ class Run:
             findings=main.findings,
             precision_reason=self.precision_reason,
             batch_size=self.plan.batch_size,
-            device=self.devices.device.type,
+            device=self.fabric.device.type,
             seconds=time.monotonic() - self.started,
         )
-
-
-def _spread(n: int, limit: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.unique(np.linspace(0, n - 1, limit).astype(int))
 
 
 # --- Start -----------------------------------------------------------------------------------------------------------
@@ -375,22 +370,22 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
         try:
             with torch_threads(run_spec.train.threads):
                 network = _initial_network(run_spec.train, data, encoder, initial)
-                devices = Devices(get("devices", 1), accelerator, run_spec.train.precision)
-                if not devices.is_first:
+                fabric = launch(get("devices", 1), accelerator, run_spec.train.precision)
+                if not fabric.is_global_zero:
                     log = lambda line: None  # noqa: E731
                 if folder is not None:
-                    about = {"precision_reason": reason, "device": devices.device.type}
-                    _claim(folder, devices, run_spec, about, overwrite=get("overwrite", False))
-                if devices.world_size > 1 and devices.device.type == "cuda":
+                    about = {"precision_reason": reason, "device": fabric.device.type}
+                    _claim(folder, fabric, run_spec, about, overwrite=get("overwrite", False))
+                if fabric.world_size > 1 and fabric.device.type == "cuda":
                     network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
                 classes = data.classes if data.classes is not None else np.arange(data.n_classes)
                 run = Run(
                     run_spec=run_spec,
                     method=method,
                     data=data,
-                    classifier=Classifier(network.to(devices.device), data.preprocessing, classes),
-                    devices=devices,
-                    plan=BatchPlan.of(len(data.x), run_spec.train.batch_size, devices.world_size),
+                    classifier=Classifier(network.to(fabric.device), data.preprocessing, classes),
+                    fabric=fabric,
+                    plan=BatchPlan.of(len(data.x), run_spec.train.batch_size, fabric.world_size),
                     folder=folder,
                     log=log,
                     progress=progress,
@@ -424,17 +419,17 @@ def resolve(asked: RunSpec, known: RunSpec | None, accelerator: str, *, images: 
     return asked.model_copy(update={"train": train.model_copy(update=update)}), reason
 
 
-def _claim(folder: RunFolder, devices: Devices, spec: RunSpec, about: dict[str, Any], *, overwrite: bool) -> None:
+def _claim(folder: RunFolder, fabric: Fabric, spec: RunSpec, about: dict[str, Any], *, overwrite: bool) -> None:
     """Let the first process claim the folder, and raise in all of them if it cannot."""
     problem = None
-    if devices.is_first:
+    if fabric.is_global_zero:
         try:
             folder.claim(spec, about, overwrite=overwrite)
         except (ValueError, OSError) as error:
-            if devices.world_size == 1:
+            if fabric.world_size == 1:
                 raise
             problem = str(error)
-    problem = devices.broadcast(problem)
+    problem = fabric.broadcast(problem)
     if problem is not None:
         raise ValueError(problem)
 
@@ -626,7 +621,7 @@ def read_state(path: Path, sha256: str, device: torch.device) -> dict[str, Any]:
 def _leave_first_stage(run: Run) -> None:
     """Write the trained parts of the first stage and a sealed record beside them, for other methods to take."""
     path, recorded = run.shared_stage, run.monitors[-1]
-    if path is None or not run.devices.is_first or not (run.run_spec.reuses_first_stage or recorded.silent):
+    if path is None or not run.fabric.is_global_zero or not (run.run_spec.reuses_first_stage or recorded.silent):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
@@ -648,7 +643,7 @@ def _take_first_stage(run: Run) -> bool:
         record = read_sealed_json(path.with_suffix(".json"))
         if record["key"] != run.run_spec.stage_key:
             return False
-        state = read_state(path, record["sha256"], run.devices.device)
+        state = read_state(path, record["sha256"], run.fabric.device)
         for part, module in _shared_parts(run).items():
             module.load_state_dict(state[part])
         findings = [Finding.model_validate(finding) for finding in record["findings"]]
