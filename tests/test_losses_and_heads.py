@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -16,82 +17,47 @@ labels = torch.tensor([0, 1, 2, 0, 0, 1, 2, 0])
 prototypes = torch.randn(4, 5)
 
 
-@pytest.mark.parametrize(
-    ("module", "arguments", "expected"),
-    [
-        (losses.SimCLRLoss(0.3), (z,), F.simclr_loss(z, temperature=0.3)),
-        (losses.SupConLoss(0.3), (z, labels), F.supcon_loss(z, labels, temperature=0.3)),
-        (losses.SPCELoss(0.3, "batch"), (z, labels), F.spce_loss(z, labels, temperature=0.3, average="batch")),
-        (losses.TightnessLoss(), (z, labels, prototypes), F.tightness_loss(z, labels, prototypes)),
-        (
-            losses.ESupConLoss(0.3, 5.0),
-            (z, labels, prototypes),
-            F.esupcon_loss(z, labels, prototypes, temperature=0.3, prototype_weight=5.0),
-        ),
-        (
-            losses.ESupConLoss(0.3, prototype_temperature=0.2, prototype_share=0.4, prototype_average="sample"),
-            (z, labels, prototypes),
-            F.esupcon_loss(
-                z,
-                labels,
-                prototypes,
-                temperature=0.3,
-                prototype_temperature=0.2,
-                prototype_share=0.4,
-                prototype_average="sample",
-            ),
-        ),
+SETTINGS = {
+    "SimCLR": [{}, {"temperature": 0.3}],
+    "SupCon": [{}, {"temperature": 0.3}],
+    "SPCE": [{}, {"temperature": 0.3, "average": "batch"}],
+    "Tightness": [{}],
+    "ESupCon": [
+        {},
+        {"temperature": 0.3, "prototype_weight": 5.0},
+        {"prototype_temperature": 0.2, "prototype_share": 0.4, "prototype_average": "sample"},
     ],
-    ids=lambda value: type(value).__name__,
-)
-def test_modules_equal_functions_and_hold_no_parameters(module, arguments, expected) -> None:
-    assert torch.equal(module(*arguments), expected)
-    assert not list(module.parameters())
+}
+
+
+@pytest.mark.parametrize(("name", "settings"), [(name, one) for name, many in SETTINGS.items() for one in many])
+def test_modules_equal_functions_and_hold_no_parameters(name: str, settings: dict[str, Any]) -> None:
+    module, function = getattr(losses, f"{name}Loss")(**settings), getattr(F, f"{name.lower()}_loss")
+    arguments = {"SimCLR": (z,), "SupCon": (z, labels), "SPCE": (z, labels)}.get(name, (z, labels, prototypes))
+    assert torch.equal(module(*arguments), function(*arguments, **settings))
     assert not module.state_dict()
+    assert all(f"{key}={value!r}" in repr(module) for key, value in settings.items())
 
 
-def test_defaults_are_those_of_the_functions() -> None:
-    assert torch.equal(losses.SimCLRLoss()(z), F.simclr_loss(z))
-    assert torch.equal(losses.SupConLoss()(z, labels), F.supcon_loss(z, labels))
-    assert torch.equal(losses.SPCELoss()(z, labels), F.spce_loss(z, labels))
-    assert torch.equal(losses.ESupConLoss()(z, labels, prototypes), F.esupcon_loss(z, labels, prototypes))
-
-
-def test_settings_show_in_the_repr() -> None:
-    assert repr(losses.ESupConLoss(0.2, 3.0)) == "ESupConLoss(temperature=0.2, prototype_weight=3.0)"
-    shared = losses.ESupConLoss(prototype_temperature=0.3, prototype_share=0.5)
-    assert repr(shared) == (
-        "ESupConLoss(temperature=0.1, prototype_weight=1.0, prototype_temperature=0.3, prototype_share=0.5, "
-        "prototype_average='class')"
-    )
-    assert repr(PrototypeHead(5, 3)) == "PrototypeHead(dim=5, n_classes=3, temperature=0.1)"
-
-
-def test_linear_head_is_affine() -> None:
-    head = LinearHead(5, 3)
-    assert_close(head(z), z @ head.weight.T + head.bias)
-
-
-def test_prototype_head_gives_cosine_over_temperature() -> None:
+def test_heads_give_cosine_over_temperature_or_an_affine_map() -> None:
     head = PrototypeHead(5, 3, temperature=0.2)
     expected = torch.nn.functional.cosine_similarity(z[:, None], head.weight[None], dim=2) / 0.2
     assert_close(head(z), expected)
     assert_close(head.weight.norm(dim=1), torch.ones(3))
+    assert repr(head) == "PrototypeHead(dim=5, n_classes=3, temperature=0.2)"
+    linear = LinearHead(5, 3)
+    assert_close(linear(z), z @ linear.weight.T + linear.bias)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(head(z), head(z.float()))
         assert head(z.bfloat16()).dtype == torch.float32
 
 
-def test_class_means_are_means_of_unit_vectors() -> None:
+def test_class_means_are_means_of_unit_vectors_where_tightness_is_lowest() -> None:
     means = class_means(z, labels, 4)
     unit = torch.nn.functional.normalize(z)
     for k in range(3):
         assert_close(means[k], unit[labels == k].mean(0))
     assert (means[3] == 0).all()
-
-
-def test_class_means_are_where_tightness_is_lowest() -> None:
-    means = class_means(z, labels, 4)
     best = F.tightness_loss(z, labels, means)
     for _ in range(20):
         assert F.tightness_loss(z, labels, means + 0.1 * torch.randn(4, 5)) > best

@@ -1,27 +1,18 @@
 """The kernel of the losses: row-wise log-sum-exp of cosine similarities, in linear memory.
 
-For embeddings z_1 ... z_n and temperature t, with s(a, b) = cos(a, b) / t,
+For embeddings z_1 ... z_n and temperature t, with s(a, b) = cos(a, b) / t, every contrastive loss of the package is
+lse_i = log sum_{j != i} exp s(z_i, z_j), joined with the same sum over prototypes, minus a term that costs O(n d).
 
-    lse_i = log sum_{j != i} exp s(z_i, z_j)
+For large n the similarity matrix is computed block by block, and again in the backward pass, by one of two kernels:
 
-Every contrastive loss of the package is this quantity, joined with the same sum over prototypes, minus a tightness
-term that costs O(n d).
+* `_Contrast`: all rows against all rows. Each pair is computed once: a block serves its rows and, transposed, its
+  columns. Normalisation and class sums are part of it; at small n they would otherwise cost as much as the pairs.
+* `_LogSumExp`: some rows against any columns, one strip of rows at a time, with the maximum of each row subtracted:
+  for anchors, for prototypes, and for temperatures whose exponentials would overflow.
 
-No n-by-n tensor is held for large n. The similarity matrix is computed block by block, and computed again in the
-backward pass. There are two kernels:
-
-* `_Contrast`: all rows against all rows. Each pair is computed once, because a block serves its rows and, transposed,
-  its columns. The kernel normalises its input and sums it by class too; at small n those steps would otherwise cost
-  as much as the pairs.
-* `_LogSumExp`: some rows against any columns, one strip of rows at a time, with the maximum of each row subtracted.
-  It is used for anchors, for prototypes, and for temperatures whose exponentials would overflow.
-
-Each computation takes one of three paths with the same result:
-
-* in eager mode an `autograd.Function`, which costs less than an operator (20 of 700 microseconds at n = 256);
-* in code traced by `torch.compile` a `torch.library` operator, so that the loop over blocks is not traced;
-* plain differentiable operations with n-by-n tensors for second derivatives (a backward pass with `create_graph=True`)
-  and inside `torch.func` transforms.
+Both are an `autograd.Function` in eager mode, which costs less than an operator (20 of 700 microseconds at n = 256); a
+`torch.library` operator under `torch.compile`, so that the loop over blocks is not traced; and plain operations with
+n-by-n tensors for second derivatives (`create_graph=True`) and inside `torch.func` transforms.
 """
 
 from __future__ import annotations
@@ -60,11 +51,8 @@ def without_autocast(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        device = "cpu"
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, Tensor):
-                device = value.device.type
-                break
+        devices = (value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        device = next(devices, "cpu")
         if not torch.is_autocast_enabled(device):
             return function(*args, **kwargs)
         with torch.autocast(device, enabled=False):
@@ -87,6 +75,7 @@ def unit_and_contrast(
     anchors: Tensor | slice | None = None,
     ids: Tensor | None = None,
     n_classes: int = 0,
+    in_blocks: bool = True,
 ) -> Contrast:
     """Return lse_i of every row, or of the rows in `anchors`, with the unit vectors and their sums by class.
 
@@ -95,35 +84,19 @@ def unit_and_contrast(
     and passes no gradient on.
     """
     # exp(64) summed over 10^9 rows is below the largest float32, and exp(-64) is a normal number.
-    symmetric = anchors is None and 1 / temperature <= (300.0 if z.dtype == torch.float64 else 64.0)
-    if symmetric and not _in_transform() and not torch.compiler.is_compiling():
+    fits = anchors is None and 1 / temperature <= (300.0 if z.dtype == torch.float64 else 64.0)
+    in_blocks = in_blocks and fits and not _in_transform()
+    if in_blocks and not torch.compiler.is_compiling():
         return Contrast(*_Contrast.apply(z, ids, n_classes, temperature))  # type: ignore[no-untyped-call]
-    return _contrast_of_rows(z, ids, n_classes, temperature, anchors, symmetric=symmetric)
-
-
-def _contrast_of_rows(
-    z: Tensor,
-    ids: Tensor | None,
-    n_classes: int,
-    temperature: float,
-    anchors: Tensor | slice | None = None,
-    *,
-    symmetric: bool = False,
-) -> Contrast:
     unit = unit_rows(z)
-    if symmetric and torch.compiler.is_compiling():
+    if in_blocks:
         lse = torch.ops.esupcon.logsumexp(unit, None, temperature, None)
     else:
         own = torch.arange(len(z), device=z.device)
         own = own if anchors is None else own[anchors]
-        lse = _logsumexp(unit if anchors is None else unit[own], unit, temperature, own)
+        lse = logsumexp(unit if anchors is None else unit[own], unit, temperature, own)
     with_itself = torch.linalg.vector_norm(unit.detach(), dim=1)
     return Contrast(unit, lse, with_itself, class_sums(unit, ids, n_classes))
-
-
-def columns_logsumexp(rows: Tensor, columns: Tensor, *, temperature: float) -> Tensor:
-    """Return log sum_c exp(rows_i . columns_c / temperature) for every row. The vectors are used as they are."""
-    return _logsumexp(rows, columns, temperature, None)
 
 
 def unit_rows(z: Tensor) -> Tensor:
@@ -138,11 +111,6 @@ def class_sums(rows: Tensor, ids: Tensor | None, n_classes: int) -> Tensor:
     """Return sum_{i: ids_i = k} rows_i, shape (n_classes, d)."""
     sums = rows.new_zeros(n_classes, rows.shape[1])
     return sums if ids is None else sums.index_add(0, ids, rows)
-
-
-def row_products(a: Tensor, b: Tensor) -> Tensor:
-    """Return a_i . b_i for every row."""
-    return (a * b).sum(1)
 
 
 class _UnitRows(torch.autograd.Function):
@@ -216,15 +184,13 @@ class _Contrast(torch.autograd.Function):
     @without_autocast
     def backward(
         ctx: Any, grad_unit: Tensor | None, grad_lse: Tensor | None, _: None, grad_sums: Tensor | None
-    ) -> tuple[Tensor | None, None, None, None]:
+    ) -> tuple[Tensor | None, ...]:
         z, unit, inverse_length, sums = ctx.saved_tensors
         if torch.is_grad_enabled():
-
-            def contrast(z: Tensor) -> tuple[Tensor, ...]:
-                unit, lse, _, sums = _contrast_of_rows(z, ctx.ids, ctx.n_classes, ctx.temperature)
-                return unit, lse, sums
-
-            return _differentiable_gradients(contrast, (z,), (grad_unit, grad_lse, grad_sums))[0], None, None, None
+            plain = functools.partial(
+                unit_and_contrast, temperature=ctx.temperature, ids=ctx.ids, n_classes=ctx.n_classes, in_blocks=False
+            )
+            return *_differentiable_gradients(plain, (z,), (grad_unit, grad_lse, None, grad_sums)), None, None, None
         out = torch.zeros_like(unit) if grad_sums is None else grad_sums.index_select(0, ctx.ids)
         if grad_unit is not None:
             out += grad_unit
@@ -314,14 +280,11 @@ class _LogSumExp(torch.autograd.Function):
         if torch.is_grad_enabled():
             plain = functools.partial(_plain_logsumexp, temperature=ctx.temperature, own=ctx.own)
             return *_differentiable_gradients(plain, (rows, columns), (grad,)), None, None
-        wants_rows, wants_columns, *_ = ctx.needs_input_grad
-        grad_rows = torch.empty_like(rows) if wants_rows else None
-        grad_columns = torch.zeros_like(columns) if wants_columns else None
-        _logsumexp_gradients(grad, rows, columns, lse, ctx.temperature, ctx.own, grad_rows, grad_columns)
-        return grad_rows, grad_columns, None, None
+        wanted = ctx.needs_input_grad
+        return *_logsumexp_gradients(grad, rows, columns, lse, ctx.temperature, ctx.own, wanted), None, None
 
 
-def _logsumexp(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None) -> Tensor:
+def logsumexp(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None = None) -> Tensor:
     """Return log sum_c exp(rows_i . columns_c / temperature), without the column `own_i` if given."""
     if _in_transform():
         return _plain_logsumexp(rows, columns, temperature, own)
@@ -346,10 +309,11 @@ def _logsumexp_gradients(
     lse: Tensor,
     temperature: float,
     own: Tensor | None,
-    grad_rows: Tensor | None,
-    grad_columns: Tensor | None,
-) -> None:
-    """Write the gradient of the rows into `grad_rows` and add that of the columns to `grad_columns`."""
+    wanted: Sequence[bool] = (True, True),
+) -> list[Tensor | None]:
+    """Return the gradients of rows and columns, or None where they are not wanted."""
+    grad_rows = torch.empty_like(rows) if wanted[0] else None
+    grad_columns = torch.zeros_like(columns) if wanted[1] else None
     grad = grad / temperature
     lse = lse.clamp_min(torch.finfo(lse.dtype).min)
     for strip, s in _strips(rows, columns, temperature, own):
@@ -358,6 +322,7 @@ def _logsumexp_gradients(
             torch.mm(p, columns, out=grad_rows[strip])
         if grad_columns is not None:
             grad_columns.addmm_(p.T, rows[strip])
+    return [grad_rows, grad_columns]
 
 
 def _strips(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
@@ -384,23 +349,16 @@ def _in_transform() -> bool:
 
 
 def _differentiable_gradients(
-    function: Callable[..., Tensor | tuple[Tensor, ...]],
-    inputs: tuple[Tensor, ...],
-    grads: tuple[Tensor | None, ...],
+    function: Callable[..., Tensor | tuple[Tensor, ...]], inputs: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]
 ) -> list[Tensor | None]:
     """Return the gradients of the inputs of a plain function, as tensors that can be differentiated again."""
     inputs = tuple(x.view_as(x) for x in inputs)  # one tensor passed twice counts as two
     outputs = function(*inputs)
     outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
-    known = [i for i, grad in enumerate(grads) if grad is not None]
-    found = iter(
-        torch.autograd.grad(
-            [outputs[i] for i in known],
-            [x for x in inputs if x.requires_grad],
-            [grads[i] for i in known],
-            create_graph=True,
-        )
-    )
+    known = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if grad is not None]
+    known_outputs, known_grads = zip(*known, strict=True)
+    wanted = [x for x in inputs if x.requires_grad]
+    found = iter(torch.autograd.grad(known_outputs, wanted, known_grads, create_graph=True))
     return [next(found) if x.requires_grad else None for x in inputs]
 
 
@@ -426,14 +384,12 @@ def _logsumexp_operator(rows: Tensor, columns: Tensor | None, temperature: float
 )
 def _gradients_operator(
     grad: Tensor, rows: Tensor, columns: Tensor | None, lse: Tensor, temperature: float, own: Tensor | None
-) -> list[Tensor]:
+) -> list[Tensor | None]:
+    if columns is not None:
+        return _logsumexp_gradients(grad, rows, columns, lse, temperature, own)
     grad_rows = torch.zeros_like(rows)
-    if columns is None:
-        _add_pair_gradients(grad_rows, grad, rows, lse.exp(), temperature, ())
-        return [grad_rows]
-    grad_columns = torch.zeros_like(columns)
-    _logsumexp_gradients(grad, rows, columns, lse, temperature, own, grad_rows, grad_columns)
-    return [grad_rows, grad_columns]
+    _add_pair_gradients(grad_rows, grad, rows, lse.exp(), temperature, ())
+    return [grad_rows]
 
 
 @_logsumexp_operator.register_fake

@@ -21,15 +21,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from esupcon._contrast import (
-    Contrast,
-    class_sums,
-    columns_logsumexp,
-    row_products,
-    unit_and_contrast,
-    unit_rows,
-    without_autocast,
-)
+from esupcon._contrast import Contrast, class_sums, logsumexp, unit_and_contrast, unit_rows, without_autocast
 
 __all__ = [
     "Anchors",
@@ -68,22 +60,16 @@ def simclr_loss(z: Tensor, *, temperature: float = 0.5, check_finite: bool = Fal
 
 @without_autocast
 def supcon_loss(
-    z: Tensor,
-    labels: Tensor,
-    *,
-    temperature: float = 0.1,
-    anchors: Anchors = None,
-    check_finite: bool = False,
+    z: Tensor, labels: Tensor, *, temperature: float = 0.1, anchors: Anchors = None, check_finite: bool = False
 ) -> Tensor:
     """`mean_i [ -1/|P_i| sum_{p in P_i} s(z_i, z_p) + log sum_{j != i} exp s(z_i, z_j) ]`.
 
     The mean runs over the samples that have a positive; a batch without any is a ValueError.
     """
-    temperature = check_positive("temperature", temperature)
+    temperature = check_number("temperature", temperature)
     z = check_embeddings(z, check_finite=check_finite)
     classes = count_classes(labels, len(z), needs_pair=True)
-    contrast, sums = _contrast(z, classes, temperature, anchors)
-    return _supcon_sum(contrast, sums, classes, temperature, anchors) / (len(z) - classes.n_alone)
+    return _supcon(z, classes, temperature, anchors)[0] / (len(z) - classes.n_alone)
 
 
 @without_autocast
@@ -103,18 +89,19 @@ def spce_loss(
     `average="batch"`: `m_k = n`, the literal equation with temperature 1; an absent class contributes exp(0), so
     the number of classes matters: `n_classes`, by default the highest label plus one.
     """
-    temperature = check_positive("temperature", temperature)
+    temperature = check_number("temperature", temperature)
     check_choice("average", average, ("class", "batch"))
     z = check_embeddings(z, check_finite=check_finite)
-    ids, counts, _, highest = count_classes(labels, len(z), n_classes, only_present=True)
+    ids, counts, _ = count_classes(labels, len(z), n_classes, only_present=True)
     unit = unit_rows(z)
     means = class_sums(unit, ids, len(counts)) / (counts.unsqueeze(1) if average == "class" else len(z))
     rows = _take(unit, anchors)
-    log_normaliser = columns_logsumexp(rows, means, temperature=temperature)
+    log_normaliser = logsumexp(rows, means, temperature)
     if average == "batch":
-        n_absent = torch.as_tensor(highest + 1 if n_classes is None else n_classes) - len(counts)
+        highest = labels.long().max() if n_classes is None else torch.as_tensor(n_classes - 1)
+        n_absent = highest - len(counts) + 1
         log_normaliser = torch.logaddexp(log_normaliser, n_absent.to(log_normaliser).log())
-    own = row_products(rows, means.index_select(0, _take(ids, anchors))) / temperature
+    own = (rows * means.index_select(0, _take(ids, anchors))).sum(1) / temperature
     return (log_normaliser - own).sum() / len(z)
 
 
@@ -133,11 +120,10 @@ def spce_posterior(
     Shape (n, n_classes). A class without support has probability 0 for `average="class"`; for
     `average="batch"` it keeps the exp(0) that the equation gives it.
     """
-    temperature = check_positive("temperature", temperature)
+    temperature = check_number("temperature", temperature)
     check_choice("average", average, ("class", "batch"))
-    z, z_support = check_embeddings(z), check_embeddings(z_support)
-    if z.shape[1] != z_support.shape[1]:
-        raise ValueError(f"z and z_support must have the same width; got {z.shape[1]} and {z_support.shape[1]}.")
+    z, z_support = check_embeddings(z), check_embeddings(z_support, "z_support")
+    _check_width("z_support", z_support, z)
     ids, counts, *_ = count_classes(labels_support, len(z_support), n_classes)
     sums = class_sums(unit_rows(z_support), ids, n_classes)
     means = sums / (counts.clamp_min(1).unsqueeze(1) if average == "class" else len(z_support))
@@ -156,7 +142,7 @@ def tightness_loss(z: Tensor, labels: Tensor, prototypes: Tensor, *, check_finit
     """
     z, theta = _same_dtype(z, prototypes, check_finite)
     ids, *_ = count_classes(labels, len(z), len(theta))
-    return -row_products(unit_rows(z), theta.index_select(0, ids)).mean()
+    return -(unit_rows(z) * theta.index_select(0, ids)).sum(1).mean()
 
 
 @without_autocast
@@ -176,13 +162,14 @@ def prototype_loss(
     of sample i and of its SupCon loss with theta_{y_i} as the positive. `prototype_temperature` divides the
     similarities to prototypes; None: the same as `temperature`.
     """
-    temperature, prototype_temperature = _temperatures(temperature, prototype_temperature)
+    temperature = check_number("temperature", temperature)
+    prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)
     z, theta = _same_dtype(z, prototypes, check_finite)
     ids, *_ = count_classes(labels, len(z), len(theta))
     unit, to_samples, _, _ = unit_and_contrast(z, temperature=temperature, anchors=anchors)
     rows = _take(unit, anchors)
-    to_prototypes = columns_logsumexp(rows, theta, temperature=prototype_temperature)
-    own = row_products(rows, theta.index_select(0, _take(ids, anchors))) / prototype_temperature
+    to_prototypes = logsumexp(rows, theta, prototype_temperature)
+    own = (rows * theta.index_select(0, _take(ids, anchors))).sum(1) / prototype_temperature
     return torch.logaddexp(to_samples, to_prototypes) - own
 
 
@@ -211,14 +198,13 @@ def esupcon_loss(
 
     `prototype_temperature` divides the similarities to prototypes, as in `prototype_loss`.
     """
-    temperature, prototype_temperature = _temperatures(temperature, prototype_temperature)
+    temperature = check_number("temperature", temperature)
+    prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)
     check_prototype_share(prototype_weight, prototype_share, prototype_average)
     z, theta = _same_dtype(z, prototypes, check_finite)
     classes = count_classes(labels, len(z), len(theta), needs_pair=True)
-    contrast, sums = _contrast(z, classes, temperature, anchors)
-    supcon = _supcon_sum(contrast, sums, classes, temperature, anchors)
-
-    to_prototypes = columns_logsumexp(_take(contrast.unit, anchors), theta, temperature=prototype_temperature)
+    supcon, contrast, sums = _supcon(z, classes, temperature, anchors)
+    to_prototypes = logsumexp(_take(contrast.unit, anchors), theta, prototype_temperature)
     to_all = torch.logaddexp(contrast.lse, to_prototypes)
     weight = classes.counts.clamp_min(1).to(z.dtype).reciprocal_()  # of each sample, by its class
     if prototype_average == "sample":
@@ -236,87 +222,61 @@ def _take(rows: Tensor, anchors: Anchors) -> Tensor:
     return rows if anchors is None else rows[anchors]
 
 
-def _contrast(z: Tensor, classes: Classes, temperature: float, anchors: Anchors) -> tuple[Contrast, Tensor]:
-    """Return the contrast of a batch and the class sums of its anchors."""
-    ids, n_classes = classes.ids, len(classes.counts)
-    contrast = unit_and_contrast(z, temperature=temperature, anchors=anchors, ids=ids, n_classes=n_classes)
-    if anchors is None:
-        return contrast, contrast.class_sums
-    return contrast, class_sums(contrast.unit[anchors], ids[anchors], n_classes)
+def _supcon(z: Tensor, classes: Classes, temperature: float, anchors: Anchors) -> tuple[Tensor, Contrast, Tensor]:
+    """Return sum_i l_SupCon(z_i, P_i) over the anchors that have a positive, the contrast, and the anchors' class sums.
 
-
-def _supcon_sum(contrast: Contrast, sums: Tensor, classes: Classes, temperature: float, anchors: Anchors) -> Tensor:
-    """Return sum_i l_SupCon(z_i, P_i) over the anchors that have a positive, the sum over positives in O(n d).
-
-    With class sums S, the similarities within class k add up to S_k . S_k, those of a sample with itself included;
-    those are 1 (0 for a zero vector) and pass no gradient, because the length of a unit vector cannot change.
+    The sum over positives takes O(n d): with class sums S, the similarities within class k add up to S_k . S_k, those
+    of a sample with itself included; those are 1 (0 for a zero vector) and pass no gradient, because the length of a
+    unit vector cannot change.
     """
-    ids = _take(classes.ids, anchors)
-    share = (classes.counts - 1).clamp_min_(1).to(contrast.unit.dtype).mul_(temperature).reciprocal_()  # 1 / (|P_i| t)
+    n_classes, ids = len(classes.counts), _take(classes.ids, anchors)
+    contrast = unit_and_contrast(z, temperature=temperature, anchors=anchors, ids=classes.ids, n_classes=n_classes)
+    sums = contrast.class_sums if anchors is None else class_sums(contrast.unit[anchors], ids, n_classes)
+    share = (classes.counts - 1).clamp_min_(1).to(z.dtype).mul_(temperature).reciprocal_()  # 1 / (|P_i| t)
     weighted_sums = contrast.class_sums * share.unsqueeze(1)
     within_classes = torch.dot(sums.flatten(), weighted_sums.flatten())
     with_itself = torch.dot(_take(contrast.with_itself, anchors), share[ids])
     lse = contrast.lse
     if isinstance(classes.n_alone, Tensor) or classes.n_alone > 0:  # a traced number cannot be compared
         lse = lse * (classes.counts != 1)[ids]
-    return lse.sum() - within_classes + with_itself
+    return lse.sum() - within_classes + with_itself, contrast, sums
 
 
 def _same_dtype(z: Tensor, prototypes: Tensor, check_finite: bool) -> tuple[Tensor, Tensor]:
     """Check and return embeddings and unit prototypes, in one dtype."""
-    z = check_embeddings(z, check_finite=check_finite)
-    prototypes = check_prototypes(prototypes, z.shape[1])
+    z, prototypes = check_embeddings(z, check_finite=check_finite), check_embeddings(prototypes, "prototypes")
+    _check_width("prototypes", prototypes, z)
     dtype = torch.promote_types(z.dtype, prototypes.dtype)
     return z.to(dtype), unit_rows(prototypes.to(dtype))
 
 
-def _temperatures(temperature: float, prototype_temperature: float | None) -> tuple[float, float]:
-    temperature = check_positive("temperature", temperature)
-    if prototype_temperature is None:
-        return temperature, temperature
-    return temperature, check_positive("prototype_temperature", prototype_temperature)
+def _check_width(name: str, vectors: Tensor, z: Tensor) -> None:
+    if vectors.shape[1] != z.shape[1]:
+        raise ValueError(
+            f"{name} must be as wide as z, {z.shape[1]}; got shape {tuple(vectors.shape)}. "
+            "Pass vectors in the space of the embedding."
+        )
 
 
-# The checks of what the losses accept. Each message says what was expected, what was found, and what to do.
-
-
-def check_embeddings(z: Tensor, *, check_finite: bool = False) -> Tensor:
+def check_embeddings(z: Tensor, name: str = "z", *, check_finite: bool = False) -> Tensor:
     """Return a non-empty float matrix. Half precision is raised to float32, in which the losses are computed."""
-    if z.ndim != 2:
+    if z.ndim != 2 or z.numel() == 0:
         remedy = " Put views below each other: z.flatten(0, 1)." if z.ndim == 3 else ""
-        raise ValueError(f"z must have two dimensions (samples, dim); got shape {tuple(z.shape)}.{remedy}")
+        raise ValueError(f"{name} must have shape (n, dim) and must not be empty; got {tuple(z.shape)}.{remedy}")
     if not z.is_floating_point():
-        raise ValueError(f"z must hold floating-point embeddings; got {z.dtype}. Pass z.float().")
-    if z.numel() == 0:
-        raise ValueError(f"z must hold at least one sample and one dimension; got shape {tuple(z.shape)}.")
-    if check_finite:
-        bad = int((~z.isfinite()).any(1).sum())
-        if bad:
-            raise ValueError(
-                f"z must be finite; {bad} of {len(z)} rows hold NaN or inf. "
-                "Lower the learning rate, or look for the first layer that gives such values."
-            )
+        raise ValueError(f"{name} must hold floating-point numbers; got {z.dtype}. Pass {name}.float().")
+    if check_finite and (bad := int((~z.isfinite()).any(1).sum())):
+        raise ValueError(
+            f"{name} must be finite; {bad} of {len(z)} rows hold NaN or inf. "
+            "Lower the learning rate, or look for the first layer that gives such values."
+        )
     return z if z.dtype == torch.float64 else z.float()
 
 
-def check_prototypes(prototypes: Tensor, dim: int) -> Tensor:
-    if prototypes.ndim != 2 or len(prototypes) == 0 or prototypes.shape[1] != dim:
-        raise ValueError(
-            f"prototypes must have shape (classes, {dim}), as wide as z; got {tuple(prototypes.shape)}. "
-            "Prototypes live in the space of the embedding they classify."
-        )
-    if not prototypes.is_floating_point():
-        raise ValueError(f"prototypes must be floating-point; got {prototypes.dtype}. Pass prototypes.float().")
-    return prototypes if prototypes.dtype == torch.float64 else prototypes.float()
-
-
 class Classes(NamedTuple):
-    """The classes of a batch. The two numbers are tensors in traced code, which cannot read values."""
-
     ids: Tensor  # (n,) the class of each sample
     counts: Tensor  # the samples of each class
-    n_alone: int | Tensor  # samples without another of their class
-    highest: int | Tensor  # label
+    n_alone: int | Tensor  # samples without another of their class; a tensor in traced code, which cannot read values
 
 
 def count_classes(
@@ -328,9 +288,8 @@ def count_classes(
     table. `needs_pair` raises an error if no two samples share a class.
     """
     if labels.ndim != 1 or len(labels) != n:
-        remedy = ""
-        if labels.ndim == 1 and len(labels) and n % len(labels) == 0:
-            remedy = f" With {n // len(labels)} views of each sample pass labels.repeat({n // len(labels)})."
+        views = n // len(labels) if labels.ndim == 1 and len(labels) and n % len(labels) == 0 else 0
+        remedy = f" With {views} views of each sample pass labels.repeat({views})." if views else ""
         raise ValueError(
             f"labels must hold one label for each of the {n} rows of z; got shape {tuple(labels.shape)}.{remedy}"
         )
@@ -343,12 +302,11 @@ def count_classes(
 
 def _count_classes(labels: Tensor, n_classes: int | None, only_present: bool, needs_pair: bool) -> Classes:
     lowest, highest = (int(value) for value in labels.aminmax())
-    if lowest < 0:
-        raise ValueError(f"labels must not be negative; the lowest is {lowest}. Leave unlabelled samples out.")
-    if n_classes is not None and highest >= n_classes:
+    if lowest < 0 or (n_classes is not None and highest >= n_classes):
+        limit = "" if n_classes is None else f" and below the number of classes, {n_classes}"
         raise ValueError(
-            f"labels must be below the number of classes, {n_classes}; the highest is {highest}. "
-            "Number the classes from 0, or pass a prototype for every class."
+            f"labels must be at least 0{limit}; the lowest is {lowest}, the highest {highest}. "
+            "Leave unlabelled samples out, and pass a prototype for every class."
         )
     if only_present or (n_classes is None and highest > len(labels)):
         _, ids, counts = torch.unique(labels, return_inverse=True, return_counts=True)
@@ -360,54 +318,48 @@ def _count_classes(labels: Tensor, n_classes: int | None, only_present: bool, ne
             f"the supervised contrastive loss needs at least one positive pair; {n_alone} samples hold {n_alone} "
             "classes. Pass two views of each sample."
         )
-    return Classes(ids, counts, n_alone, highest)
+    return Classes(ids, counts, n_alone)
 
 
 @torch.library.custom_op(
     "esupcon::count_classes",
     mutates_args=(),
-    schema="(Tensor labels, SymInt? n_classes, bool only_present, bool needs_pair) -> (Tensor, Tensor, Tensor, Tensor)",
+    schema="(Tensor labels, SymInt? n_classes, bool only_present, bool needs_pair) -> (Tensor, Tensor, Tensor)",
 )
 def _count_classes_operator(
     labels: Tensor, n_classes: int | None, only_present: bool, needs_pair: bool
 ) -> tuple[Tensor, ...]:
-    ids, counts, n_alone, highest = _count_classes(labels.long(), n_classes, only_present, needs_pair)
-    return ids.clone(), counts, torch.tensor(n_alone, device=labels.device), torch.tensor(highest, device=labels.device)
+    ids, counts, n_alone = _count_classes(labels.long(), n_classes, only_present, needs_pair)
+    return ids.clone(), counts, torch.tensor(n_alone, device=labels.device)
 
 
 @_count_classes_operator.register_fake
 def _(labels: Tensor, n_classes: int | None, only_present: bool, needs_pair: bool) -> tuple[Tensor, ...]:
     size = torch.library.get_ctx().new_dynamic_size() if n_classes is None or only_present else n_classes
-    return tuple(labels.new_empty(shape, dtype=torch.int64) for shape in (labels.shape, (size,), (), ()))
+    return tuple(labels.new_empty(shape, dtype=torch.int64) for shape in (labels.shape, (size,), ()))
 
 
-def check_positive(name: str, value: float) -> float:
+def check_number(name: str, value: float | None, default: float | None = None, *, least: float | None = None) -> float:
+    """Return a finite number above 0, or of at least `least`; None stands for the default."""
+    value = default if value is None else value
     if type(value) is float and 0 < value < math.inf:  # the usual case, without the cost of `isinstance(value, Real)`
         return value
-    if isinstance(value, Tensor):
-        raise ValueError(  # noqa: TRY004 - one error type at the public edge
-            f"{name} must be a number; got a tensor, to which no gradient would flow. Pass float({name})."
-        )
-    if not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{name} must be a finite number above 0; got {value!r}.")
+    if not isinstance(value, Real) or not math.isfinite(value) or (value <= 0 if least is None else value < least):
+        remedy = f" No gradient flows to a tensor: pass float({name})." if isinstance(value, Tensor) else ""
+        allowed = "above 0" if least is None else f"of at least {least}"
+        raise ValueError(f"{name} must be a finite number {allowed}; got {value!r}.{remedy}")
     return float(value)
 
 
 def check_prototype_share(weight: float, share: float | None, average: str) -> None:
     """Check the arguments that weight l_pt in `esupcon_loss`."""
     check_choice("prototype_average", average, ("class", "sample"))
-    if not isinstance(weight, Real) or not math.isfinite(weight) or weight < 0:
-        raise ValueError(f"prototype_weight must be a finite number of at least 0; got {weight!r}.")
-    if share is None:
-        if average != "class":
-            raise ValueError(f"prototype_average={average!r} needs a prototype_share; got None. Pass one from 0 to 1.")
-        return
-    if not isinstance(share, Real) or not 0 <= share <= 1:
-        raise ValueError(f"prototype_share must be a number from 0 to 1, or None; got {share!r}.")
-    if weight != 1:
+    check_number("prototype_weight", weight, least=0)
+    valid = average == "class" if share is None else isinstance(share, Real) and 0 <= share <= 1 and weight == 1
+    if not valid:
         raise ValueError(
-            f"prototype_weight and prototype_share exclude each other; got {weight!r} and {share!r}. "
-            "Leave prototype_weight at 1."
+            "prototype_share must be a number from 0 to 1, which needs prototype_weight=1; or None, which needs "
+            f"prototype_average='class'; got share {share!r}, weight {weight!r} and average {average!r}."
         )
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from esupcon._contrast import class_sums, unit_rows, without_autocast
-from esupcon.functional import check_embeddings, check_positive, count_classes
+from esupcon.functional import check_embeddings, check_number, count_classes
 
 
 class LinearHead(nn.Linear):
@@ -25,7 +25,7 @@ class PrototypeHead(nn.Module):
 
     def __init__(self, dim: int, n_classes: int, temperature: float = 0.1) -> None:
         super().__init__()
-        self.temperature = check_positive("temperature", temperature)
+        self.temperature = check_number("temperature", temperature)
         self.weight = nn.Parameter(torch.empty(n_classes, dim))
         self.reset_parameters()
 

@@ -9,61 +9,58 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from esupcon import functional as F
-from esupcon.functional import Average, PrototypeAverage, check_choice, check_positive, check_prototype_share
+from esupcon.functional import Average, PrototypeAverage, check_choice, check_number, check_prototype_share
 
 
-class SimCLRLoss(nn.Module):
+class _Loss(nn.Module):
+    def extra_repr(self) -> str:
+        settings = {name: value for name, value in vars(self).items() if name != "training" and name[0] != "_"}
+        return ", ".join(f"{name}={value!r}" for name, value in settings.items() if value is not None)
+
+
+class SimCLRLoss(_Loss):
     """`functional.simclr_loss` as a module: `z = cat(view1, view2)`."""
 
     def __init__(self, temperature: float = 0.5) -> None:
         super().__init__()
-        self.temperature = check_positive("temperature", temperature)
+        self.temperature = check_number("temperature", temperature)
 
     def forward(self, z: Tensor) -> Tensor:
         return F.simclr_loss(z, temperature=self.temperature)
 
-    def extra_repr(self) -> str:
-        return f"temperature={self.temperature}"
 
-
-class SupConLoss(nn.Module):
+class SupConLoss(_Loss):
     """`functional.supcon_loss` as a module."""
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
-        self.temperature = check_positive("temperature", temperature)
+        self.temperature = check_number("temperature", temperature)
 
     def forward(self, z: Tensor, labels: Tensor) -> Tensor:
         return F.supcon_loss(z, labels, temperature=self.temperature)
 
-    def extra_repr(self) -> str:
-        return f"temperature={self.temperature}"
 
-
-class SPCELoss(nn.Module):
+class SPCELoss(_Loss):
     """`functional.spce_loss` as a module."""
 
     def __init__(self, temperature: float = 0.1, average: Average = "class") -> None:
         super().__init__()
-        self.temperature = check_positive("temperature", temperature)
+        self.temperature = check_number("temperature", temperature)
         check_choice("average", average, ("class", "batch"))
         self.average: Average = average
 
     def forward(self, z: Tensor, labels: Tensor) -> Tensor:
         return F.spce_loss(z, labels, temperature=self.temperature, average=self.average)
 
-    def extra_repr(self) -> str:
-        return f"temperature={self.temperature}, average={self.average!r}"
 
-
-class TightnessLoss(nn.Module):
+class TightnessLoss(_Loss):
     """`functional.tightness_loss` as a module; pass `z.detach()` to train only the prototypes."""
 
     def forward(self, z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
         return F.tightness_loss(z, labels, prototypes)
 
 
-class ESupConLoss(nn.Module):
+class ESupConLoss(_Loss):
     """`functional.esupcon_loss` as a module."""
 
     def __init__(
@@ -77,9 +74,8 @@ class ESupConLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_prototype_share(prototype_weight, prototype_share, prototype_average)
-        if prototype_temperature is not None:
-            prototype_temperature = check_positive("prototype_temperature", prototype_temperature)
-        self.temperature = check_positive("temperature", temperature)
+        self.temperature = check_number("temperature", temperature)
+        check_number("prototype_temperature", prototype_temperature, self.temperature)
         self.prototype_weight = float(prototype_weight)
         self.prototype_temperature = prototype_temperature
         self.prototype_share = prototype_share
@@ -96,11 +92,3 @@ class ESupConLoss(nn.Module):
             prototype_share=self.prototype_share,
             prototype_average=self.prototype_average,
         )
-
-    def extra_repr(self) -> str:
-        shown = f"temperature={self.temperature}, prototype_weight={self.prototype_weight}"
-        if self.prototype_temperature is not None:
-            shown += f", prototype_temperature={self.prototype_temperature}"
-        if self.prototype_share is not None:
-            shown += f", prototype_share={self.prototype_share}, prototype_average={self.prototype_average!r}"
-        return shown
