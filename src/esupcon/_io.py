@@ -15,9 +15,9 @@ import uuid
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ PathLike = str | os.PathLike[str]
 # --- Atomic writes ---------------------------------------------------------------------------------------------------
 
 
-def write_whole(path: PathLike, write: Callable[[BinaryIO], None]) -> Path:
+def write_whole(path: PathLike, write: Callable[[BinaryIO], object]) -> Path:
     """Call `write` on a temporary file beside `path`, flush it to disk and rename it; on failure leave nothing.
 
     A symbolic link at `path` is replaced, not followed.
@@ -50,11 +50,7 @@ def write_whole(path: PathLike, write: Callable[[BinaryIO], None]) -> Path:
 
 def write_bytes(path: PathLike, content: bytes) -> Path:
     """Write a whole file of bytes."""
-
-    def write(file: BinaryIO) -> None:
-        file.write(content)
-
-    return write_whole(path, write)
+    return write_whole(path, lambda file: file.write(content))
 
 
 def write_json(path: PathLike, value: Any) -> Path:
@@ -64,10 +60,9 @@ def write_json(path: PathLike, value: Any) -> Path:
 
 def append_line(path: PathLike, record: dict[str, Any]) -> None:
     """Append one JSON line; refuse a symbolic link, which would lead to a file that is not ours."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    if Path(path).is_symlink():  # also on systems without O_NOFOLLOW
+    if Path(path).is_symlink():
         raise ValueError(f"{path} is a symbolic link; expected a file of this run. Remove the link.")
-    with os.fdopen(os.open(path, flags, 0o666), "ab") as file:
+    with Path(path).open("ab") as file:
         file.write((json.dumps(record, sort_keys=True) + "\n").encode())
 
 
@@ -92,13 +87,9 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         return []
     records = []
     for line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
+        with suppress(ValueError, RecursionError):
+            records.append(json.loads(line))
+    return [record for record in records if isinstance(record, dict)]
 
 
 def write_sealed_json(path: PathLike, value: dict[str, Any]) -> Path:
@@ -124,9 +115,7 @@ def sealed(value: dict[str, Any]) -> dict[str, Any]:
 def unsealed(value: Any, where: object) -> dict[str, Any]:
     """Return what `sealed` was given; raise a ValueError that names the place if it has changed since."""
     if not isinstance(value, dict) or value.pop(_SEAL, None) != _content_digest(value):
-        raise ValueError(
-            f"{where} was changed after it was written: its digest differs. Restore it or compute it again."
-        )
+        raise ValueError(f"{where} was changed after it was written: its digest differs. Restore or recompute it.")
     return value
 
 
@@ -168,16 +157,12 @@ class OwnedFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         known = self._listed() if self.is_ours else ()
         found = {(name, path) for name in self.names for path in self.path.glob(name)}
-        links = sorted({str(path.relative_to(self.path)) for _, path in found if path.is_symlink()})
-        foreign = sorted({str(path.relative_to(self.path)) for name, path in found if name not in known})
-        if links:
-            raise ValueError(
-                f"{self.path} holds symbolic links where files of ours go: {_listing(links)}. "
-                "Remove the links, or choose another folder."
-            )
+        foreign = {path for name, path in found if name not in known or path.is_symlink()}
         if foreign:
+            shown = sorted(one_line(path.relative_to(self.path)) for path in foreign)
+            more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
             raise ValueError(
-                f"{self.path} holds files that esupcon did not write: {_listing(foreign)}. "
+                f"{self.path} holds files or links that esupcon did not write: {', '.join(shown[:5])}{more}. "
                 "They would be replaced. Choose another folder, or move them."
             )
         if not set(self.names) <= set(known):
@@ -186,16 +171,17 @@ class OwnedFolder:
 
     def clear(self) -> None:
         """Remove what the manifest lists, and unfinished temporary files of ours. The manifest stays."""
-        if not self.is_ours:
-            return
-        for name in self._listed():
-            for path in self.path.glob(name):
+        if self.is_ours:
+            for path in [path for name in self._listed() for path in self.path.glob(name)]:
                 _remove(path)
-        self._remove_temporary()
+            self._remove_temporary()
 
     def _listed(self) -> tuple[str, ...]:
         names = read_sealed_json(self.path / OWNED).get("files")
-        if not isinstance(names, list) or not all(_is_inside(name) for name in names):
+        if not isinstance(names, list) or not all(
+            isinstance(name, str) and name and not Path(name).is_absolute() and ".." not in Path(name).parts
+            for name in names
+        ):
             raise ValueError(f"{self.path / OWNED} does not list file names of this folder. Choose another folder.")
         return tuple(names)
 
@@ -216,15 +202,6 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _is_inside(name: object) -> bool:
-    return isinstance(name, str) and bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts
-
-
-def _listing(names: list[str], most: int = 5) -> str:
-    shown = ", ".join(one_line(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
 # --- Locks -----------------------------------------------------------------------------------------------------------
 
 
@@ -239,17 +216,15 @@ def locked(path: PathLike, waiting: Callable[[], None] | None = None) -> Iterato
     from filelock import FileLock, Timeout  # noqa: PLC0415 - 40 ms that `esupcon --help` does not need
 
     lock = FileLock(path)
-    held: bool | None
+    held: bool | None = True
     try:
         try:
             lock.acquire(timeout=0)
-            held = True
         except Timeout:
-            held = False
+            held = waiting is not None
             if waiting is not None:
                 waiting()
                 lock.acquire()
-                held = True
     except (OSError, NotImplementedError):
         held = None
     try:
@@ -293,9 +268,8 @@ def check_memory(n_bytes: int, what: str) -> None:
 
 _DAMAGE = (
     *(ValueError, TypeError, KeyError, IndexError, OverflowError, EOFError, OSError, RuntimeError, SyntaxError),
-    *(NotImplementedError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(MemoryError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
-_SUFFIX = ".npy"
 # The record at the end of an archive: its mark, its length with the longest comment, and the largest count it can hold.
 _END, _LONGEST_END, _MANY = b"PK\x05\x06", 22 + 0xFFFF, 0xFFFF
 
@@ -306,13 +280,10 @@ class NotPlainArrays(ValueError):  # noqa: N818 - callers quote the message in a
 
 def array_names(path: Path) -> list[str]:
     """Return the names of the arrays in an archive; refuse a damaged name, which would hide an array."""
-    with path.open("rb") as file, _open_archive(file) as archive:
+    with _open_archive(path) as archive:
         for member in archive.infolist():
-            try:
-                archive.open(member).close()  # compares the name in the directory with the one before the data
-            except _DAMAGE as error:
-                raise NotPlainArrays(_reason(error)) from error
-        return [name.removesuffix(_SUFFIX) for name in archive.namelist()]
+            archive.open(member).close()  # compares the name in the directory with the one before the data
+        return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def read_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
@@ -320,85 +291,53 @@ def read_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
 
     All of them together must fit into the memory of this machine.
     """
-    with path.open("rb") as file, _open_archive(file) as archive:
-        budget, wanted = memory_budget(), list(dict.fromkeys(names))
-        claimed = sum(_claimed_bytes(archive, name) for name in wanted)
-        if claimed > budget:
-            raise NotPlainArrays(f"it holds {claimed / 1e9:.1f} GB, more than fits into memory ({budget / 1e9:.1f} GB)")
-        return {name: _read_array(archive, name) for name in wanted}
-
-
-def _open_archive(file: IO[bytes]) -> zipfile.ZipFile:
     from numpy.lib import format as npy  # noqa: PLC0415
 
+    arrays, budget = {}, memory_budget()
+    with _open_archive(path) as archive:
+        members = {name: archive.NameToInfo.get(f"{name}.npy") or archive.getinfo(name) for name in names}
+        claimed = sum(_claimed_bytes(archive, member) for member in members.values())
+        if claimed > budget:
+            raise NotPlainArrays(f"it holds {claimed / 1e9:.1f} GB, more than fits into memory ({budget / 1e9:.1f} GB)")
+        for name, member in members.items():
+            with archive.open(member) as stream:
+                arrays[name] = npy.read_array(stream, allow_pickle=False)
+                stream.read()  # to its end, where the checksum is compared
+    return arrays
+
+
+@contextmanager
+def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive with at least one member; raise NotPlainArrays for whatever a damaged one raises."""
     try:
-        archive = zipfile.ZipFile(file)
-        _check_count(file, len(archive.infolist()))
-    except NotPlainArrays:
-        raise
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            # A damaged length in the directory hides what follows: the end holds the number of members, too.
+            file.seek(max(0, path.stat().st_size - _LONGEST_END))
+            end = file.read()
+            (n_announced,) = struct.unpack_from("<H", end, end.rfind(_END) + 10)
+            n_found = len(archive.infolist())
+            if n_announced != min(n_found, _MANY) or n_found == 0:
+                raise NotPlainArrays(f"its directory announces {n_announced} arrays and lists {n_found}")
+            yield archive
     except _DAMAGE as error:
-        file.seek(0)
-        if file.read(6) == npy.MAGIC_PREFIX:
-            raise NotPlainArrays("it is a single array, not an archive of several") from None
-        raise NotPlainArrays(_reason(error)) from error
-    return archive
+        raise NotPlainArrays(" ".join(str(error).split()) or type(error).__name__) from error
 
 
-def _check_count(file: IO[bytes], n_found: int) -> None:
-    """Compare the number of members with the archive's end: a damaged length in the directory hides what follows."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - _LONGEST_END))
-    end = file.read()
-    (n_announced,) = struct.unpack_from("<H", end, end.rfind(_END) + 10)
-    if n_announced != min(n_found, _MANY):
-        raise NotPlainArrays(f"its directory announces {n_announced} arrays and lists {n_found}")
-    if n_found == 0:
-        raise NotPlainArrays("it holds no arrays")
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
-    return archive.NameToInfo.get(name + _SUFFIX) or archive.NameToInfo[name]
-
-
-def _claimed_bytes(archive: zipfile.ZipFile, name: str) -> int:
+def _claimed_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
     """Return the size that a member's header announces; refuse one that differs from what the archive holds."""
     from numpy.lib import format as npy  # noqa: PLC0415
 
-    try:
-        member = _member(archive, name)
-        with archive.open(member) as stream:
-            version = npy.read_magic(stream)
-            read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
-            shape, _, dtype = read_header(stream)
-            held = member.file_size - stream.tell()
-    except (MemoryError, RecursionError) as error:
-        raise NotPlainArrays("it holds more than fits into memory") from error
-    except _DAMAGE as error:
-        raise NotPlainArrays(f"{name}: {_reason(error)}") from error
+    with archive.open(member) as stream:
+        version = npy.read_magic(stream)
+        read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+        shape, _, dtype = read_header(stream)
+        held = member.file_size - stream.tell()
     if dtype.hasobject:
         raise NotPlainArrays("it holds Python objects, which are not read; save plain numbers and text")
     claimed = math.prod(shape) * dtype.itemsize
     if claimed != held:
         raise NotPlainArrays(f"an array of {claimed:,} bytes is announced where there are {held:,}")
     return claimed
-
-
-def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    from numpy.lib import format as npy  # noqa: PLC0415
-
-    try:
-        with archive.open(_member(archive, name)) as stream:
-            values: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
-            stream.read()  # to its end, where the checksum is compared
-    except (MemoryError, RecursionError) as error:
-        raise NotPlainArrays("it holds more than fits into memory") from error
-    except _DAMAGE as error:
-        raise NotPlainArrays(f"{name}: {_reason(error)}") from error
-    return values
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 # --- Text for messages -----------------------------------------------------------------------------------------------
