@@ -25,12 +25,11 @@ def test_methods_share_what_their_first_stage_trains_without_a_head() -> None:
     assert {key for key, method in METHODS.items() if method.shared_stage is None} == {"ce", "esupcon"}
 
 
-def test_only_methods_whose_first_stage_has_no_head_reuse_a_shared_one() -> None:
-    assert {key for key, method in METHODS.items() if method.reuses_shared_stage} == {
-        "supcon_ce",
-        "supcon_ce_n",
-        "spce_m",
-    }
+def test_projector_exists_where_it_is_used_and_a_first_stage_is_reused_if_it_trains_no_head() -> None:
+    assert [key for key, method in METHODS.items() if method.projector] == ["supcon_ce", "supcon_ce_n", "supcon_tt"]
+    assert [key for key, method in METHODS.items() if method.reuses_shared_stage] == [
+        *("supcon_ce", "supcon_ce_n", "spce_m")
+    ]
 
 
 def test_stage_whose_encoder_learns_from_the_head_has_no_smaller_core() -> None:
@@ -39,10 +38,6 @@ def test_stage_whose_encoder_learns_from_the_head_has_no_smaller_core() -> None:
     assert [term.loss for term in stage.core.terms] == ["spce"]
     attached = replace(stage, terms=tuple(replace(term, detach=False) for term in stage.terms))
     assert attached.core == attached
-
-
-def test_projector_exists_only_for_methods_that_use_it() -> None:
-    assert {key for key, method in METHODS.items() if method.projector} == {"supcon_ce", "supcon_ce_n", "supcon_tt"}
 
 
 def test_registered_method_is_found_by_its_key(custom: Method) -> None:

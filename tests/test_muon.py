@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
+import pytorch_optimizer
 import torch
 from torch import nn
 from torch.testing import assert_close
@@ -36,20 +35,24 @@ def test_steps_equal_a_loop_in_float64(shape: tuple[int, ...], nesterov: bool) -
     gradients = [torch.randn_like(parameter) for _ in range(4)]
     flat = (parameter.detach().flatten(1).numpy(), [gradient.flatten(1).numpy() for gradient in gradients])
     expected = muon_loop(*flat, lr=0.24, momentum=0.6, nesterov=nesterov)
-    optimizer = Muon([parameter], lr=0.24, momentum=0.6, nesterov=nesterov, dtype=torch.float64)
-    for gradient in gradients:
+    state = None
+    for gradient in gradients:  # every step by a new optimiser from the saved state
+        optimizer = Muon([parameter], lr=0.24, momentum=0.6, nesterov=nesterov, dtype=torch.float64)
+        optimizer.load_state_dict(state or optimizer.state_dict())
         parameter.grad = gradient
         optimizer.step()
+        state = optimizer.state_dict()
     assert_close(parameter.detach().flatten(1), torch.from_numpy(expected))
 
 
 def test_steps_equal_those_of_pytorch_optimizer() -> None:
     """Up to the rescaling of filters, which it lacks, and the rounding of its bfloat16 iterations."""
-    peer = pytest.importorskip("pytorch_optimizer")
     ours, theirs = (nn.Parameter(torch.randn(8, 3, 3, 3)) for _ in range(2))
     optimizers = [
         Muon([ours], lr=0.1),
-        peer.Muon([{"params": [theirs], "use_muon": True}], lr=0.1, momentum=0.6, ns_steps=3, weight_decay=0.0),
+        pytorch_optimizer.Muon(
+            [{"params": [theirs], "use_muon": True}], lr=0.1, momentum=0.6, ns_steps=3, weight_decay=0.0
+        ),
     ]
     for _ in range(3):
         ours.grad = torch.randn_like(ours)
@@ -71,31 +74,6 @@ def test_orthogonalise_approximates_the_polar_factor(shape: tuple[int, int]) -> 
     assert values.min() > 0.6
     assert values.max() < 1.3
     assert (orthogonalise(torch.zeros(shape), 3, torch.float32) == 0).all()
-
-
-def test_float32_steps_are_near_float64() -> None:
-    matrix = torch.randn(64, 128)
-    assert_close(orthogonalise(matrix, 3, torch.float32), orthogonalise(matrix, 3, torch.float64), atol=1e-5, rtol=1e-4)
-
-
-def test_saved_state_continues_exactly() -> None:
-    def train(model: nn.Module, optimizer: Muon, steps: range) -> None:
-        for step in steps:
-            generator = torch.Generator().manual_seed(step)
-            optimizer.zero_grad()
-            model(torch.randn(4, 3, 8, 8, generator=generator)).square().mean().backward()
-            optimizer.step()
-
-    torch.manual_seed(0)
-    model = nn.Conv2d(3, 8, 3, bias=False)
-    resumed = copy.deepcopy(model)
-    train(model, Muon(model.parameters(), lr=0.1), range(6))
-    first = Muon(resumed.parameters(), lr=0.1)
-    train(resumed, first, range(3))
-    second = Muon(resumed.parameters(), lr=0.1)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    train(resumed, second, range(3, 6))
-    assert torch.equal(resumed.weight, model.weight)
 
 
 def test_parameters_without_gradient_stay_and_zero_filters_stay_finite() -> None:

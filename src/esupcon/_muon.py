@@ -29,9 +29,9 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "iterations": iterations})
         self.dtype = dtype
-        for parameter in (p for group in self.param_groups for p in group["params"]):
-            if parameter.ndim < 2:
-                raise ValueError(f"Muon needs matrices or filters; got a parameter of shape {tuple(parameter.shape)}.")
+        for p in (p for group in self.param_groups for p in group["params"]):
+            if p.ndim < 2:
+                raise ValueError(f"Muon needs matrices or filters; got a parameter of shape {tuple(p.shape)}.")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

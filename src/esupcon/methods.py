@@ -1,9 +1,8 @@
 """The seven training methods as data: which loss is computed on which output, and which parts it trains.
 
-A network has up to three parts: the encoder computes the embedding, the projector maps it to a projection that only
-some losses use, and the head turns the embedding into logits. A method has stages; each stage minimises the sum of its
-terms and trains the named parts. All other parts are frozen and in evaluation mode, so the statistics of their
-normalisation layers do not change either. The training loop reads this description and contains no method's name.
+The encoder computes the embedding, the projector maps it to a projection that only some losses use, and the head turns
+the embedding into logits. Each stage of a method minimises the sum of its terms and trains the named parts. All other
+parts are frozen and in evaluation mode, so the statistics of their normalisation layers do not change either.
 """
 
 from __future__ import annotations
@@ -100,17 +99,14 @@ PAPER_METHODS = (
     Method(
         key="ce",
         title="CE",
-        summary="Cross entropy of a linear head with bias: -log softmax(W z + b)_y. Trains encoder and head.",
+        summary="One stage: cross entropy of a linear head with bias trains encoder and head.",
         head="linear",
         stages=(Stage((_CROSS_ENTROPY,), trains=("encoder", "head"), reference_lr=0.8),),
     ),
     Method(
         key="supcon_ce",
         title="SupCon+CE",
-        summary=(
-            "Two stages. First SupCon on the projection trains encoder and projector; then cross entropy trains a "
-            "linear head on the frozen encoder's embedding. No gradient of the second stage reaches the encoder."
-        ),
+        summary="SupCon on the projection trains encoder and projector; then cross entropy trains a linear head alone.",
         head="linear",
         stages=(_SUPCON_STAGE, _HEAD_STAGE),
     ),
@@ -124,30 +120,21 @@ PAPER_METHODS = (
     Method(
         key="supcon_tt",
         title="SupCon+Tt",
-        summary=(
-            "One stage. SupCon on the projection trains encoder and projector; the tightness term "
-            "-cos(z_i, theta_{y_i}) on the detached embedding trains the prototypes alone."
-        ),
+        summary="One stage: SupCon on the projection trains encoder and projector, tightness the prototypes alone.",
         head="prototype",
         stages=(Stage((_SUPCON, _TIGHTNESS), trains=("encoder", "projector", "head")),),
     ),
     Method(
         key="spce",
         title="SPCE",
-        summary=(
-            "One stage, no projector. SPCE on the embedding trains the encoder; the tightness term on the detached "
-            "embedding trains the prototypes alone."
-        ),
+        summary="One stage, no projector: SPCE on the embedding trains the encoder, tightness the prototypes alone.",
         head="prototype",
         stages=(Stage((_SPCE, _TIGHTNESS), trains=("encoder", "head")),),
     ),
     Method(
         key="spce_m",
         title="SPCE(M)",
-        summary=(
-            "SPCE on the embedding trains the encoder; afterwards one pass over the un-augmented training images sets "
-            "each prototype to the mean of its class's unit embeddings."
-        ),
+        summary="SPCE on the embedding trains the encoder; then each prototype is set to the mean of its class.",
         head="prototype",
         stages=(Stage((_SPCE,), trains=("encoder",)),),
         class_means_head=True,
@@ -155,10 +142,7 @@ PAPER_METHODS = (
     Method(
         key="esupcon",
         title="ESupCon",
-        summary=(
-            "One stage, no projector. The extended SupCon loss on the embedding, with the prototypes in its contrast, "
-            "trains encoder and prototypes together; gradients flow to both."
-        ),
+        summary="One stage, no projector: SupCon with prototypes in its contrast trains encoder and prototypes.",
         head="prototype",
         stages=(Stage((Term("esupcon", on="embedding"),), trains=("encoder", "head")),),
     ),

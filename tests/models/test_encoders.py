@@ -45,23 +45,13 @@ def test_resnet_has_the_published_number_of_parameters(depth: int, width: int, p
 
 
 @pytest.mark.parametrize(
-    ("stem", "image", "sides"),
-    [
-        ("224x224", 224, (56, 56, 28, 14, 7)),
-        ("32x32", 32, (32, 32, 16, 8, 4)),
-        ("32x32", 8, (8, 8, 4, 2, 1)),
-        ("32x32", 1, (1, 1, 1, 1, 1)),
-    ],
+    ("stem", "image", "last"), [("224x224", 224, 7), ("32x32", 32, 4), ("32x32", 8, 1), ("32x32", 1, 1)]
 )
 @pytest.mark.parametrize("depth", PUBLISHED)
-def test_shapes_of_every_resnet_stage(depth: int, stem: str, image: int, sides: tuple[int, ...]) -> None:
+def test_last_map_of_every_resnet(depth: int, stem: str, image: int, last: int) -> None:
     network = on_meta(depth, stem=stem)
-    expansion = 4 if depth == 50 else 1
-    x = network.stem(torch.empty(2, 3, image, image, device="meta"))
-    assert x.shape == (2, 64, sides[0], sides[0])
-    for stage, side, channels in zip(network.stages, sides[1:], (64, 128, 256, 512), strict=True):
-        x = stage(x)
-        assert x.shape == (2, channels * expansion, side, side)
+    maps = network.stages(network.stem(torch.empty(2, 3, image, image, device="meta")))
+    assert maps.shape == (2, network.dim, last, last)
 
 
 def resnet_forward(weights: dict[str, Tensor], x: Tensor, depth: int, stem: str) -> Tensor:
@@ -82,13 +72,11 @@ def resnet_forward(weights: dict[str, Tensor], x: Tensor, depth: int, stem: str)
     for stage, n_blocks in enumerate(BLOCKS[depth]):
         for block in range(n_blocks):
             at = f"stages.{stage}.{block}"
-            strides = [2 if stage > 0 and block == 0 else 1, 1]
-            if depth == 50:
-                strides = [1, *strides]
+            strides = [*[1] * (depth == 50), 2 if stage > 0 and block == 0 else 1, 1]
             y = x
-            for index, stride in enumerate(strides, 1):
-                y = norm(f"{at}.bn{index}", convolve(f"{at}.conv{index}", y, stride))
-                y = y if index == len(strides) else y.clamp(min=0)
+            for index, stride in enumerate(strides):
+                y = y.clamp(min=0) if index else y
+                y = norm(f"{at}.layers.{3 * index + 1}", convolve(f"{at}.layers.{3 * index}", y, stride))
             if y.shape != x.shape:
                 x = norm(f"{at}.shortcut.1", convolve(f"{at}.shortcut.0", x, max(strides)))
             x = (x + y).clamp(min=0)
@@ -99,8 +87,8 @@ def resnet_forward(weights: dict[str, Tensor], x: Tensor, depth: int, stem: str)
 @pytest.mark.parametrize("depth", PUBLISHED)
 def test_resnet_forward_is_the_definition(depth: int, stem: str) -> None:
     network = ResNet(depth, width=4, stem=stem).double().eval()  # type: ignore[arg-type]
-    for name, value in network.state_dict().items():
-        if value.is_floating_point() and "conv" not in name:
+    for value in network.state_dict().values():
+        if value.is_floating_point() and value.ndim == 1:
             value.uniform_(0.5, 1.5)  # norms that change their input
     x = torch.randn(3, 3, 20, 20, dtype=torch.float64)
     expected = resnet_forward(dict(network.state_dict()), x, depth, stem)
@@ -108,38 +96,11 @@ def test_resnet_forward_is_the_definition(depth: int, stem: str) -> None:
     assert_close(network(x), expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("depth", [18, 50])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_gradients_reach_every_resnet_parameter(depth: int, channels: int) -> None:
-    network = ResNet(depth, width=4, in_channels=channels)
-    network(torch.randn(8, channels, 16, 16)).square().sum().backward()
-    for name, parameter in network.named_parameters():
-        assert parameter.grad.abs().sum() > 0, name
-
-
-def test_resnet_in_evaluation_mode_keeps_statistics_and_treats_rows_alone() -> None:
-    network = ResNet(10, width=4).eval()
-    x = torch.randn(4, 3, 8, 8)
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    assert_close(network(x)[:1], network(x[:1]))
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-    network.train()(x)
-    assert any(not torch.equal(value, before[name]) for name, value in network.state_dict().items())
-
-
 def test_resnet_convolutions_start_with_kaiming_variance() -> None:
     for name, module in ResNet(18).named_modules():
         if isinstance(module, nn.Conv2d):
             fan_out = module.out_channels * module.kernel_size[0] ** 2
             assert module.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.1), name
-
-
-def test_resnet_in_channels_last_format_gives_the_same() -> None:
-    network = ResNet(14, width=8).eval()
-    x = torch.randn(4, 3, 16, 16)
-    expected = network(x)
-    network = network.to(memory_format=torch.channels_last)
-    assert_close(network(x.to(memory_format=torch.channels_last)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_mlp_forward_is_the_definition() -> None:
@@ -236,28 +197,23 @@ def test_any_other_text_is_refused_in_one_line(spec: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "shape", "message"),
     [
-        ("resnet20", IMAGE, "unknown encoder 'resnet20'; the closest known is 'resnet"),
         ("resent18", IMAGE, "the closest known is 'resnet18'. Known: auto, fast, resnet10, .*mlp.*identity.*timm:NAME"),
+        ("resnet20", IMAGE, "unknown encoder 'resnet20'"),
         ("resnet18-w", IMAGE, "unknown encoder"),
-        ("resnet18-32", IMAGE, "unknown encoder"),
-        ("ResNet18", IMAGE, "the closest known is 'resnet18'"),
         ("mlp-256", TABLE, "the closest known is 'mlp'"),
         ("", TABLE, "unknown encoder ''"),
-        ("fast-w", IMAGE, "the closest known is 'fast'"),
         ("fast-w0", IMAGE, "factor from 1 to 16; got 0"),
         ("fast", (3, 32, 7), "at least 8 x 8 pixels; got 32 x 7. Resize the images"),
         ("fast", TABLE, r"takes images \(C, H, W\)"),
-        ("resnet18-w0", IMAGE, "width must be 1 to 4096 .* got 0"),
-        ("resnet18-w999999999", IMAGE, "width must be 1 to 4096"),
-        ("mlp-0x1", TABLE, r"hidden must be 1 to \d+; got 0"),
-        ("mlp-256x999999999", TABLE, "layers must be 1 to 64"),
-        ("resnet18", TABLE, r"takes images \(C, H, W\); the data has shape \(10,\). Use 'mlp'"),
+        ("resnet18-w0", IMAGE, "width of an encoder must be 1 to 4096; got 0. Use 64"),
+        ("resnet18-w999999999", IMAGE, "width of an encoder must be 1 to 4096"),
+        ("mlp-0x1", TABLE, r"hidden of an encoder must be 1 to \d+; got 0"),
+        ("mlp-256x999999999", TABLE, "layers of an encoder must be 1 to 64"),
+        ("resnet18", TABLE, r"takes images \(C, H, W\); the data has shape \(10,\). Use 'auto'"),
         ("timm:resnet18", TABLE, r"takes images \(C, H, W\)"),
-        ("identity", IMAGE, r"rows that are embeddings already.* shape \(3, 32, 32\)"),
-        ("mlp", (), r"input_shape is \(C, H, W\)"),
+        ("identity", IMAGE, r"takes embeddings \(d,\); the data has shape \(3, 32, 32\)"),
         ("mlp", (0,), r"input_shape is \(C, H, W\)"),
         ("resnet18", (2, 3, 32, 32), "without the batch"),
-        (None, TABLE, "an encoder is a name or an nn.Module; got NoneType"),
         (18, IMAGE, "an encoder is a name or an nn.Module; got int"),
     ],
 )
@@ -298,13 +254,6 @@ def test_dry_run_changes_nothing() -> None:
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
-def test_modes_are_restored_after_a_failed_dry_run() -> None:
-    module = nn.Sequential(nn.Dropout(), nn.Linear(3, 2)).train()
-    with pytest.raises(ValueError, match="must map a batch"):
-        build_encoder(module, input_shape=(4,))
-    assert all(part.training for part in module.modules())
-
-
 def test_custom_module_itself_is_trained() -> None:
     module = nn.Linear(4, 3).double()
     module.dim = 99  # type: ignore[assignment]  # not trusted: the dry run gives the width
@@ -336,10 +285,9 @@ class Whole(nn.Module):
     ("module", "message"),
     [
         (nn.Conv2d(3, 4, 3), r"Conv2d must map a batch of shape \(2, 3, 8, 8\) to \(2, dim\); .*\(2, 4, 6, 6\)"),
-        (nn.Conv2d(1, 4, 3), r"it raised RuntimeError \(.*channels.*\). Check it against the shape"),
-        (nn.Flatten(0), r"of shape \(384,\)"),
-        (nn.Flatten(0, 1), r"of shape \(6, 8, 8\). Pool and flatten"),
-        (Pair(), "it returned tuple. Wrap it"),
+        (nn.Conv2d(1, 4, 3), r"it raised RuntimeError \(.*channels.*\). Check it against your data"),
+        (nn.Flatten(0), r"of shape \(384,\). Pool and flatten"),
+        (Pair(), "it returned tuple. Pool"),
         (Whole(), "it returned torch.int64"),
         (nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), r"Sequential has lazy layers.*Run it once on a batch"),
     ],
@@ -347,8 +295,9 @@ class Whole(nn.Module):
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_modules_that_are_not_encoders(module: nn.Module, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
-        build_encoder(module, input_shape=(3, 8, 8))
+        build_encoder(module.train(), input_shape=(3, 8, 8))
     assert "\n" not in str(caught.value)
+    assert all(part.training for part in module.modules())
 
 
 @pytest.fixture
@@ -407,20 +356,13 @@ def test_mistakes_in_timm_names(name: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, r"pip install 'esupcon\[timm\]'"),
-        ("raise RuntimeError('operator torchvision::nms does not exist')", "torchvision does not match torch"),
-        ("import a_package_that_is_not_there", "needs a_package_that_is_not_there"),
+        ("import a_package_that_is_not_there", r"ModuleNotFoundError .*pip install 'esupcon\[timm\]'"),
+        ("raise RuntimeError('operator torchvision::nms does not exist')", "RuntimeError .*torchvision::nms"),
     ],
 )
-def test_timm_that_cannot_be_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, message: str
-) -> None:
-    if text is None:
-        monkeypatch.setitem(sys.modules, "timm", None)  # makes the import fail like that of an absent package
-    else:
-        (tmp_path / "timm").mkdir()
-        (tmp_path / "timm" / "__init__.py").write_text(text)
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.delitem(sys.modules, "timm", raising=False)
+def test_timm_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+    (tmp_path / "timm.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
     with pytest.raises(ValueError, match=message):
         build_encoder("timm:resnet18", input_shape=IMAGE)

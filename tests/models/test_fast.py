@@ -27,8 +27,6 @@ def test_architecture_for_images_of_32_pixels() -> None:
     assert encoder.groups(encoder.whitening(torch.randn(2, 3, 32, 32))).shape == (2, 256, 3, 3)
     norms = [m for m in encoder.modules() if isinstance(m, nn.BatchNorm2d)]
     assert {(norm.eps, norm.momentum) for norm in norms} == {(1e-12, 0.4)}
-    trained = {name.rpartition(".")[2] for name, _ in encoder.named_parameters() if "whitening" not in name}
-    assert trained == {"weight", "bias"}
     assert sum(p.numel() for p in encoder.parameters() if p.ndim == 1) == 24 + 2 * (64 + 256 + 256)
 
 
@@ -59,34 +57,21 @@ def test_convolutions_start_as_the_identity_on_their_first_channels() -> None:
         assert_close(convolution(x)[:, : convolution.in_channels], x)
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 5])
-def test_any_number_of_channels(channels: int) -> None:
-    encoder = build_encoder("fast", input_shape=(channels, 32, 32))
-    encoder.fit_whitening(smooth_images(8, channels))
-    assert encoder(torch.randn(2, channels, 32, 32)).shape == (2, 256)
-
-
 def test_every_side_from_8_to_224_leaves_a_last_map_of_1_to_5_pixels() -> None:
     with torch.device("meta"):
         for side in (*range(8, 50), *range(62, 69), *range(85, 225, 10), 181, 182, 224):
             encoder = FastEncoder((3, side, side))
             last = encoder.groups(encoder.whitening(torch.empty(2, 3, side, side)))
             assert 1 <= last.shape[2] <= 5, side
-    assert {side: len(FastEncoder((1, side, side)).groups) for side in (8, 16, 28, 32, 64, 128, 224)} == {
-        8: 2,
-        16: 2,
-        28: 3,
-        32: 3,
-        64: 4,
-        128: 4,
-        224: 5,
-    }
+    lengths = [len(FastEncoder((1, side, side)).groups) for side in (8, 16, 28, 32, 64, 128, 224)]
+    assert lengths == [2, 2, 3, 3, 4, 4, 5]
 
 
-@pytest.mark.parametrize("sides", [(8, 224), (224, 8), (16, 300), (32, 48), (96, 65)])
-def test_images_that_are_not_square(sides: tuple[int, int]) -> None:
-    encoder = build_encoder("fast", input_shape=(3, *sides))
-    assert encoder(torch.randn(2, 3, *sides)).shape == (2, encoder.dim)
+@pytest.mark.parametrize("shape", [(1, 8, 224), (3, 224, 8), (2, 16, 300), (5, 32, 48), (3, 96, 65)])
+def test_images_of_any_channels_and_sides(shape: tuple[int, int, int]) -> None:
+    encoder = build_encoder("fast", input_shape=shape)
+    encoder.fit_whitening(torch.randn(1, *shape))
+    assert encoder(torch.randn(2, *shape)).isfinite().all()
 
 
 def test_gradients_reach_every_parameter_and_no_filter_of_the_whitening() -> None:
@@ -144,18 +129,11 @@ def test_images_without_variance_give_finite_filters(value: float) -> None:
     assert encoder(torch.randn(4, 3, 16, 16)).isfinite().all()
 
 
-def test_one_image_is_enough_for_whitening() -> None:
-    encoder = FastEncoder((1, 8, 8))
-    encoder.fit_whitening(torch.randn(1, 1, 8, 8))
-    assert encoder.whitening.filters.isfinite().all()
-
-
 @pytest.mark.parametrize(
     ("images", "message"),
     [
         (torch.empty(0, 3, 16, 16), r"shape \(n, 3, H, W\); got \(0, 3, 16, 16\)"),
         (torch.zeros(2, 1, 16, 16), r"shape \(n, 3, H, W\); got \(2, 1, 16, 16\)"),
-        (torch.zeros(3, 16, 16), r"got \(3, 16, 16\)"),
         (torch.full((2, 3, 16, 16), torch.nan), "finite images; got NaN or infinity"),
     ],
 )

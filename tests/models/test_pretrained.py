@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from pathlib import Path
 
 import pytest
@@ -86,5 +85,4 @@ def test_other_numbers_of_channels_are_refused() -> None:
 def test_gradients_reach_every_parameter() -> None:
     encoder = EfficientNetLite0()
     encoder(torch.randn(4, 3, 64, 64)).square().sum().backward()
-    assert all(parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
-    assert math.isfinite(sum(parameter.grad.abs().sum().item() for parameter in encoder.parameters()))
+    assert all(0 < parameter.grad.abs().sum() < torch.inf for parameter in encoder.parameters())

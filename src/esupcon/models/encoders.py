@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from esupcon.functional import check_choice
 from esupcon.models.fast import FastEncoder
-from esupcon.models.pretrained import EfficientNetLite0, timm_module
+from esupcon.models.pretrained import EfficientNetLite0, first_line, timm_module
 
 Stem = Literal["32x32", "224x224"]
 
@@ -31,64 +31,49 @@ MAX_HIDDEN = 65_536
 MAX_LAYERS = 64
 
 
-class _BasicBlock(nn.Module):
-    """relu(x + bn(conv3x3(relu(bn(conv3x3(x)))))), as wide as its `channels`."""
+class _Block(nn.Module):
+    """relu(x + layers(x)). The layers are convolutions of these sizes, each with batch norm, and relu between them.
 
-    expansion = 1
+    A basic block is (3, 3). A bottleneck (1, 3, 1) has four times as many channels in its last layer. The stride is
+    that of the first 3x3 convolution, as in current versions.
+    """
 
-    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+    def __init__(self, in_channels: int, channels: int, sizes: tuple[int, ...], stride: int) -> None:
         super().__init__()
-        self.conv1 = _convolution(in_channels, channels, 3, stride)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = _convolution(channels, channels, 3)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.relu = nn.ReLU(inplace=True)
-        self.shortcut = _shortcut(in_channels, channels, stride)
+        out_channels = channels * _expansion(sizes)
+        widths = [in_channels, *[channels] * (len(sizes) - 1), out_channels]
+        self.layers = nn.Sequential()
+        for index, size in enumerate(sizes):
+            step = stride if index == sizes.index(3) else 1
+            self.layers.extend(_normed_convolution(widths[index], widths[index + 1], size, step))
+            self.layers.append(nn.ReLU(inplace=True))
+        self.relu = self.layers.pop(-1)
+        same = stride == 1 and in_channels == out_channels
+        self.shortcut = nn.Identity() if same else _normed_convolution(in_channels, out_channels, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
-        out: Tensor = self.relu(y + self.shortcut(x))
+        out: Tensor = self.relu(self.layers(x) + self.shortcut(x))
         return out
 
 
-class _Bottleneck(nn.Module):
-    """1x1 down to `channels`, 3x3, 1x1 up to 4 `channels`; the stride is in the 3x3, as in current versions."""
-
-    expansion = 4
-
-    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
-        super().__init__()
-        out_channels = self.expansion * channels
-        self.conv1 = _convolution(in_channels, channels, 1)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = _convolution(channels, channels, 3, stride)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.conv3 = _convolution(channels, out_channels, 1)
-        self.bn3 = nn.BatchNorm2d(out_channels)
-        self.relu = nn.ReLU(inplace=True)
-        self.shortcut = _shortcut(in_channels, out_channels, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        out: Tensor = self.relu(y + self.shortcut(x))
-        return out
+def _expansion(sizes: tuple[int, ...]) -> int:
+    return 4 if len(sizes) == 3 else 1
 
 
-class _Layout(NamedTuple):
-    block: type[_BasicBlock] | type[_Bottleneck]
-    blocks: tuple[int, int, int, int]
+def _normed_convolution(in_channels: int, out_channels: int, size: int, stride: int) -> nn.Sequential:
+    """Return a convolution without bias, which the batch norm after it has."""
+    convolution = nn.Conv2d(in_channels, out_channels, size, stride, padding=size // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(out_channels))
 
 
-# 18, 34 and 50 as published by He et al.; 10 and 14 are the usual shorter ones, with basic blocks.
+# Sizes of the convolutions of a block, and blocks per stage. 18, 34 and 50 as published by He et al.; 10 and 14 are the
+# usual shorter ones.
 _LAYOUTS = {
-    10: _Layout(_BasicBlock, (1, 1, 1, 1)),
-    14: _Layout(_BasicBlock, (2, 2, 1, 1)),
-    18: _Layout(_BasicBlock, (2, 2, 2, 2)),
-    34: _Layout(_BasicBlock, (3, 4, 6, 3)),
-    50: _Layout(_Bottleneck, (3, 4, 6, 3)),
+    10: ((3, 3), (1, 1, 1, 1)),
+    14: ((3, 3), (2, 2, 1, 1)),
+    18: ((3, 3), (2, 2, 2, 2)),
+    34: ((3, 3), (3, 4, 6, 3)),
+    50: ((1, 3, 1), (3, 4, 6, 3)),
 }
 
 
@@ -106,27 +91,21 @@ class ResNet(nn.Module):
         super().__init__()
         if depth not in _LAYOUTS:
             raise ValueError(f"depth must be one of {', '.join(map(str, _LAYOUTS))}; got {depth!r}.")
-        if not 1 <= width <= MAX_WIDTH:
-            raise ValueError(
-                f"width must be 1 to {MAX_WIDTH} channels in the first stage; got {width}. "
-                f"The published width is {PUBLISHED_WIDTH}."
-            )
+        _check_size("width", width, MAX_WIDTH, PUBLISHED_WIDTH)
         check_choice("stem", stem, ("32x32", "224x224"))
         size, stride = (3, 1) if stem == "32x32" else (7, 2)
-        self.stem = nn.Sequential(
-            _convolution(in_channels, width, size, stride), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
-        )
+        self.stem = _normed_convolution(in_channels, width, size, stride).append(nn.ReLU(inplace=True))
         if stem == "224x224":
             self.stem.append(nn.MaxPool2d(3, stride=2, padding=1))
-        block, blocks = _LAYOUTS[depth]
+        sizes, blocks = _LAYOUTS[depth]
         self.stages = nn.Sequential()
         channels = width
         for stage, n_blocks in enumerate(blocks):
             chain = nn.Sequential()
             for index in range(n_blocks):
                 halves = stage > 0 and index == 0
-                chain.append(block(channels, width * 2**stage, stride=2 if halves else 1))
-                channels = width * 2**stage * block.expansion
+                chain.append(_Block(channels, width * 2**stage, sizes, stride=2 if halves else 1))
+                channels = width * 2**stage * _expansion(sizes)
             self.stages.append(chain)
         self.dim = channels
         for module in self.modules():
@@ -138,15 +117,9 @@ class ResNet(nn.Module):
         return pooled
 
 
-def _convolution(in_channels: int, out_channels: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """Return a convolution without bias: the batch norm after it has one."""
-    return nn.Conv2d(in_channels, out_channels, size, stride, padding=size // 2, bias=False)
-
-
-def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    if stride == 1 and in_channels == out_channels:
-        return nn.Identity()
-    return nn.Sequential(_convolution(in_channels, out_channels, 1, stride), nn.BatchNorm2d(out_channels))
+def _check_size(name: str, value: int, most: int, usual: int) -> None:
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} of an encoder must be 1 to {most}; got {value}. Use {usual}, the usual one.")
 
 
 class MLP(nn.Module):
@@ -158,18 +131,16 @@ class MLP(nn.Module):
 
     def __init__(self, in_features: int, *, hidden: int = 256, layers: int = 2) -> None:
         super().__init__()
-        for name, value, most in (("hidden", hidden, MAX_HIDDEN), ("layers", layers, MAX_LAYERS)):
-            if not 1 <= value <= most:
-                raise ValueError(f"{name} must be 1 to {most}; got {value}. Two layers of 256 suit most tables.")
+        _check_size("hidden", hidden, MAX_HIDDEN, 256)
+        _check_size("layers", layers, MAX_LAYERS, 2)
         self.in_features = in_features
         self.dim = hidden
         self.layers = nn.Sequential()
         for index in range(layers):
             # Linear's default random biases matter: with zero biases only the direction of a row would pass the
             # norm, and a class at the centre of the data could not be separated.
-            self.layers.append(nn.Linear(hidden if index else in_features, hidden))
-            self.layers.append(nn.LayerNorm(hidden))
-            self.layers.append(nn.ReLU(inplace=True))
+            linear = nn.Linear(hidden if index else in_features, hidden)
+            self.layers.extend([linear, nn.LayerNorm(hidden), nn.ReLU(inplace=True)])
 
     def forward(self, x: Tensor) -> Tensor:
         embedding: Tensor = self.layers(x.flatten(1))
@@ -219,17 +190,13 @@ def embedding_width(module: nn.Module, input_shape: tuple[int, ...]) -> int:
         with _restore_after(module, like.device), torch.no_grad():
             out = module(batch)
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{expected}; it raised {type(error).__name__} ({reason}). Check it against the shape of your data."
+            f"{expected}; it raised {type(error).__name__} ({first_line(error)}). Check it against your data."
         ) from error
-    if not isinstance(out, Tensor):
-        raise ValueError(  # noqa: TRY004 - every mistake at the public edge is a ValueError
-            f"{expected}; it returned {type(out).__name__}. Wrap it so that forward returns the pooled features."
-        )
-    if out.ndim != 2 or len(out) != 2 or out.shape[1] == 0 or not out.is_floating_point():
+    found = f"{out.dtype} of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+    if not isinstance(out, Tensor) or not out.is_floating_point() or out.shape[:-1] != (2,) or out.numel() == 0:
         remedy = "Pool and flatten its output, as in nn.Sequential(module, nn.AdaptiveAvgPool2d(1), nn.Flatten())."
-        raise ValueError(f"{expected}; it returned {out.dtype} of shape {tuple(out.shape)}. {remedy}")
+        raise ValueError(f"{expected}; it returned {found}. {remedy}")
     return int(out.shape[1])
 
 
@@ -250,11 +217,11 @@ def _restore_after(module: nn.Module, device: torch.device) -> Iterator[None]:
                     buffer.copy_(value)
 
 
-_MLP = r"mlp(?:-([0-9]{1,9})x([0-9]{1,9}))?"
-_FAST = r"fast(?:-w([0-9]{1,9}))?"
-_RESNET = rf"resnet({'|'.join(map(str, _LAYOUTS))})(?:-w([0-9]{{1,9}}))?"
+_NUMBER = r"([0-9]{1,9})"
+_MLP = rf"mlp(?:-{_NUMBER}x{_NUMBER})?"
+_FAST = rf"fast(?:-w{_NUMBER})?"
+_RESNET = rf"resnet({'|'.join(map(str, _LAYOUTS))})(?:-w{_NUMBER})?"
 _LITE0 = "efficientnet-lite0"
-_TIMM = r"(?s)timm:.*"
 _NAMES = ("auto", "fast", *(f"resnet{depth}" for depth in _LAYOUTS), _LITE0, "mlp", "identity")
 _KNOWN = (
     f"{', '.join(_NAMES)} (fast-wN for N times the width, resnets with -wN for another width, mlp-HxL for L layers of "
@@ -306,41 +273,33 @@ def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...], pretra
 
 def _encoder_by_name(name: str, shape: tuple[int, ...], pretrained: bool) -> nn.Module:
     if mlp := re.fullmatch(_MLP, name):
-        hidden, layers = mlp.groups()
-        sizes = {} if hidden is None else {"hidden": int(hidden), "layers": int(layers)}
-        return MLP(math.prod(shape), **sizes)
-    if name == "identity":
-        if len(shape) != 1:
-            raise ValueError(
-                f"encoder 'identity' takes rows that are embeddings already, of shape (d,); the data has shape "
-                f"{shape}. Use 'auto', or compute the embeddings first."
-            )
-        return PrecomputedEmbedding(shape[0])
-    if not any(re.fullmatch(pattern, name) for pattern in (_FAST, _RESNET, _LITE0, _TIMM)):
+        hidden, layers = mlp.groups(default="")
+        return MLP(math.prod(shape), hidden=int(hidden or 256), layers=int(layers or 2))
+    fast, resnet = re.fullmatch(_FAST, name), re.fullmatch(_RESNET, name)
+    if not (fast or resnet or name in (_LITE0, "identity") or name.startswith("timm:")):
         close = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)[0]
         raise ValueError(f"unknown encoder {name!r}; the closest known is {close!r}. Known: {_KNOWN}.")
-    if len(shape) != 3:
+    if len(shape) != (1 if name == "identity" else 3):
+        takes = "embeddings (d,)" if name == "identity" else "images (C, H, W)"
         raise ValueError(
-            f"encoder {name!r} takes images (C, H, W); the data has shape {shape}. Use 'mlp' or 'identity' for tables."
+            f"encoder {name!r} takes {takes}; the data has shape {shape}. Use 'auto', or 'identity' for embeddings."
         )
-    return _image_encoder(name, shape, pretrained)
-
-
-def _image_encoder(name: str, shape: tuple[int, ...], pretrained: bool) -> nn.Module:
+    if name == "identity":
+        return PrecomputedEmbedding(shape[0])
     channels, height, width = shape
-    if fast := re.fullmatch(_FAST, name):
+    if fast:
         return FastEncoder((channels, height, width), width=int(fast[1] or 1))
-    if resnet := re.fullmatch(_RESNET, name):
+    if resnet:
         stem: Stem = "32x32" if max(height, width) <= LARGEST_FOR_SMALL_STEM else "224x224"
         return ResNet(int(resnet[1]), width=int(resnet[2] or PUBLISHED_WIDTH), in_channels=channels, stem=stem)
-    if name == _LITE0:
-        if channels not in (1, 3):
-            raise ValueError(f"encoder {name!r} takes images with 1 or 3 channels; got {channels}. Use 'fast'.")
-        encoder = EfficientNetLite0()
-        if pretrained:
-            encoder.load_imagenet_weights()
-        return encoder
-    return CustomEncoder(timm_module(name.removeprefix("timm:"), shape), shape)
+    if name != _LITE0:
+        return CustomEncoder(timm_module(name.removeprefix("timm:"), shape), shape)
+    if channels not in (1, 3):
+        raise ValueError(f"encoder {name!r} takes images with 1 or 3 channels; got {channels}. Use 'fast'.")
+    encoder = EfficientNetLite0()
+    if pretrained:
+        encoder.load_imagenet_weights()
+    return encoder
 
 
 def embedding_dim(encoder: nn.Module) -> int:

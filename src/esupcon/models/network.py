@@ -11,8 +11,6 @@ from esupcon.functional import check_choice
 from esupcon.heads import LinearHead, PrototypeHead
 from esupcon.models.encoders import build_encoder, embedding_dim
 
-OUTPUTS = ("embedding", "projection", "logits")
-
 
 class ProjectionHead(nn.Sequential):
     """W2 relu(W1 z + b1) + b2: dim -> dim -> out_dim. Contrastive losses can be computed on its output."""
@@ -47,22 +45,17 @@ class Network(nn.Module):
 
     def outputs(self, x: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
         """Return the named outputs among embedding, projection and logits. The encoder runs once."""
-        wanted = tuple(names)
+        parts = {"embedding": nn.Identity(), "projection": self.projector, "logits": self.head}
+        wanted = dict.fromkeys(names)
         for name in wanted:
-            if name not in OUTPUTS:
-                raise ValueError(f"a network's outputs are {', '.join(OUTPUTS)}; got {name!r}.")
-        if "projection" in wanted and self.projector is None:
-            raise ValueError(
-                "this network has no projector, so it has no projection. Build it with projection_dim=128, "
-                "or take the loss on the embedding."
-            )
-        found = {"embedding": self.embed(x)} if wanted else {}
-        if "projection" in wanted:
-            assert self.projector is not None
-            found["projection"] = self.projector(found["embedding"])
-        if "logits" in wanted:
-            found["logits"] = self.head(found["embedding"])
-        return {name: found[name] for name in wanted}
+            check_choice("an output of a network", name, tuple(parts))
+            if parts[name] is None:
+                raise ValueError(
+                    "this network has no projector, so it has no projection. Build it with projection_dim=128, "
+                    "or take the loss on the embedding."
+                )
+        embedding = self.embed(x) if wanted else x
+        return {name: part(embedding) for name, part in parts.items() if part is not None and name in wanted}
 
 
 def build_network(

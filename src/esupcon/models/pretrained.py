@@ -6,7 +6,6 @@ import difflib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +121,13 @@ def timm_module(name: str, input_shape: tuple[int, ...]) -> nn.Module:
     Nothing is downloaded. For pretrained weights create the model with
     ``timm.create_model(name, pretrained=True, num_classes=0)`` and pass it as the encoder.
     """
-    timm = _import_timm()
+    try:
+        timm = import_module("timm")
+    except Exception as error:
+        raise ValueError(
+            f"encoder 'timm:{name}' needs timm, and a torchvision that matches torch; importing it raised "
+            f"{type(error).__name__} ({first_line(error)}). Install it with: pip install 'esupcon[timm]'"
+        ) from error
     # The name before a dot is the architecture, after it the tag of pretrained weights. Anything else, such as
     # a path on a hub, would be downloaded.
     architecture = name.partition(".")[0]
@@ -137,28 +142,12 @@ def timm_module(name: str, input_shape: tuple[int, ...]) -> nn.Module:
     try:
         module: nn.Module = timm.create_model(architecture, **options)
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"timm could not create {architecture} for images of shape {input_shape} ({reason}). "
+            f"timm could not create {architecture} for images of shape {input_shape} ({first_line(error)}). "
             "Choose an architecture for this image size, or resize the images."
         ) from error
     return module
 
 
-def _import_timm() -> ModuleType:
-    try:
-        return import_module("timm")
-    except ModuleNotFoundError as error:
-        if error.name != "timm":
-            raise ValueError(
-                f"timm is installed but needs {error.name}, which is not. Install it with: pip install {error.name}"
-            ) from error
-        raise ValueError(
-            "a timm: encoder needs timm, which is not installed. Install it with: pip install 'esupcon[timm]'"
-        ) from error
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"timm is installed but cannot be imported ({type(error).__name__}: {reason}). "
-            "Often torchvision does not match torch; install a pair of versions listed on pytorch.org."
-        ) from error
+def first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
