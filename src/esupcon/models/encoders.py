@@ -119,7 +119,7 @@ class ResNet(nn.Module):
 
 def _check_size(name: str, value: int, most: int, usual: int) -> None:
     if not 1 <= value <= most:
-        raise ValueError(f"{name} of an encoder must be 1 to {most}; got {value}. Use {usual}, the usual one.")
+        raise ValueError(f"{name} must be 1 to {most}; got {value}. Use {usual}, the usual one.")
 
 
 class MLP(nn.Module):
