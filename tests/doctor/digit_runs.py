@@ -27,18 +27,16 @@ TERMS = {
 
 @dataclass
 class Outcome:
-    findings: list[Finding] = field(default_factory=list)
-    steps_of: dict[str, int] = field(default_factory=dict)  # when each code was first reported
+    found: list[tuple[int, Finding]] = field(default_factory=list)  # with the number of steps before
     accuracy: float = 0.0
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for _, finding in self.found]
 
     @property
     def codes(self) -> list[str]:
         return [finding.code for finding in self.findings]
-
-    def add(self, found: list[Finding], step: int) -> None:
-        self.findings += found
-        for finding in found:
-            self.steps_of.setdefault(finding.code, step)
 
 
 @cache
@@ -91,14 +89,14 @@ def train(
             loss.backward()
             optimizer.step()
             total += loss.item()
-            outcome.add(watch.step(loss.item(), rate), step + 1)
+            outcome.found += [(step + 1, one) for one in watch.step(loss.item(), rate)]
             if not math.isfinite(loss.item()):
                 return outcome
         with torch.no_grad():
             outcome.accuracy = (head(encoder(x_test)).argmax(1) == y_test).float().mean().item()
             z = encoder(x[:512])
             found = watch.epoch(epoch, total / per_epoch, outcome.accuracy, z, y[:512], logits=head(z))
-        outcome.add(found, step + 1)
+        outcome.found += [(step + 1, one) for one in found]
     return outcome
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from esupcon.doctor import CODES, SEVERITIES, Finding
-from esupcon.doctor.finding import percent
 
 findings = st.builds(
     Finding,
@@ -32,11 +31,3 @@ def test_other_dictionaries_are_refused() -> None:
     for bad in ({}, {"code": "leak"}, {**good, "code": 3}, {**good, "severity": "bad"}, {**good, "more": 1}):
         with pytest.raises(ValidationError):
             Finding.model_validate(bad)
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [(0, "0 %"), (1, "100 %"), (0.123, "12 %"), (0.0345, "3.5 %"), (0.00056, "0.056 %")],
-)
-def test_percentages_have_two_digits(share: float, text: str) -> None:
-    assert percent(share) == text

@@ -33,7 +33,7 @@ def test_noisy_labels_have_no_findings() -> None:
 def test_learning_rate_of_100_is_found_early(method: str) -> None:
     outcome = train(method, lr=100.0, warmup=0.0, epochs=6)
     assert outcome.codes[0] == "lr-too-high"
-    assert outcome.steps_of["lr-too-high"] <= 20
+    assert outcome.found[0][0] <= 20
     assert "learning rate 100" in outcome.findings[0].message
     assert "to 10," in outcome.findings[0].remedy
 
@@ -50,7 +50,7 @@ def test_temperature_of_a_thousandth_is_found_and_the_collapse_it_causes(method:
     assert outcome.codes == ["temperature-too-low", "collapse"]
     assert "temperature 0.001" in outcome.findings[0].message
     assert "Raise the temperature (now 0.001)" in outcome.findings[1].remedy
-    assert outcome.steps_of["temperature-too-low"] == 1
+    assert outcome.found[0][0] == 1
 
 
 @pytest.mark.parametrize("method", ["esupcon", "supcon_tt"])
@@ -65,7 +65,7 @@ def test_temperature_of_fifty_is_the_only_finding_at_the_first_step(method: str)
     outcome = train(method, temperature=50.0, epochs=6)
     assert outcome.codes == ["temperature-too-high"]
     assert outcome.findings[0].severity == "warning"
-    assert outcome.steps_of["temperature-too-high"] == 1
+    assert outcome.found[0][0] == 1
 
 
 @pytest.mark.parametrize("method", ["esupcon", "ce"])

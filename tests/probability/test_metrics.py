@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import ValidationError
-from sklearn import metrics as sk
 
 from esupcon.probability import (
     Figures,
@@ -18,7 +17,6 @@ from esupcon.probability import (
     accuracy,
     bootstrap_intervals,
     brier_score,
-    confusion_matrix,
     expected_calibration_error,
     measure,
     metrics,
@@ -73,7 +71,6 @@ def test_metrics_equal_their_definitions(case, n_bins: int) -> None:
     assert negative_log_likelihood(p, y) == pytest.approx(sum(nll) / n, abs=1e-12)
     predicted = [list(row).index(max(row)) for row in p]
     assert accuracy(p, y) == pytest.approx(sum(a == b for a, b in zip(predicted, y, strict=True)) / n)
-    assert np.array_equal(confusion_matrix(p, y), sk.confusion_matrix(y, predicted, labels=range(n_classes)))
 
 
 def two_columns(confidences: list[float]) -> np.ndarray:

@@ -13,7 +13,6 @@ from esupcon.probability import (
     estimate_priors,
     fit_temperature,
     prior_shift_test,
-    priors,
     softmax,
 )
 
@@ -80,18 +79,6 @@ def test_estimate_is_the_maximum_that_another_optimiser_finds(pseudo_count: floa
     found = minimize(cost, np.zeros(2), options={"gtol": 1e-8})
     estimate = estimate_priors(p, source, pseudo_count=pseudo_count)
     np.testing.assert_allclose(estimate.priors, softmax(np.append(found.x, 0.0)[None])[0], atol=1e-4)
-
-
-def test_one_iteration_is_the_step_of_saerens(monkeypatch) -> None:
-    source = np.array([0.5, 0.3, 0.2])
-    p, _, _ = gaussian_posteriors(np.random.default_rng(3), 50, source, [0.2, 0.5, 0.3])
-    monkeypatch.setattr(priors, "MOST_STEPS", 1)
-    one = estimate_priors(p, source, pseudo_count=0)
-    np.testing.assert_allclose(one.priors, p.mean(axis=0), atol=1e-12)
-    monkeypatch.setattr(priors, "MOST_STEPS", 2)
-    two = estimate_priors(p, source, pseudo_count=0)
-    np.testing.assert_allclose(two.priors, adapt_to_priors(p, source, one.priors).mean(axis=0), atol=1e-12)
-    assert (one.iterations, one.converged, two.iterations) == (1, False, 2)
 
 
 def test_p_values_are_uniform_without_a_shift() -> None:

@@ -16,7 +16,8 @@ from esupcon.probability.predictions import (
     IntArray,
     as_count,
     as_labels,
-    as_probabilities_and_labels,
+    as_probabilities,
+    with_labels,
 )
 
 # The largest class over the smallest. Long-tail benchmarks call 10 mild and 100 severe.
@@ -27,7 +28,7 @@ ABSENT_NOTE, ABSENT_WARNING = 0.25, 0.5
 # Share of absent classes that the suggested batch size reaches: one in ten does no harm.
 ABSENT_GOAL = 0.1
 # Examples named in a message.
-N_EXAMPLES = 3
+N_EXAMPLES, N_SUSPECTS = 3, 5
 # Rows are read this many bytes at a time, in order: a memory-mapped array is never in memory as a whole.
 CHUNK_BYTES = 16 * 2**20
 
@@ -77,17 +78,21 @@ def check_data(
     as_count(batch_size, name="batch_size")
     if classes is not None and len(classes) != as_count(n_classes, name="n_classes"):
         raise ValueError(f"classes must name each of the {n_classes} classes; got {len(classes)} names.")
-    samples = {"train": x, "held-out": x_held, "test": x_test}
-    samples = {name: _as_rows(part, name) for name, part in samples.items() if part is not None}
-    if len(samples["train"]) == 0 or len({part.shape[1:] for part in samples.values()}) > 1:
-        shapes = {name: part.shape for name, part in samples.items()}
-        raise ValueError(f"there must be training samples, and samples of equal shape in every part; got {shapes}.")
+    samples = {}
+    for name, part in (("train", x), ("held-out", x_held), ("test", x_test)):
+        if part is not None:  # what has a shape and a type is read by slices, such as a memory map
+            samples[name] = part if isinstance(getattr(part, "dtype", None), np.dtype) else np.asarray(part)
+    shapes, dtype = [part.shape for part in samples.values()], np.result_type(*(one.dtype for one in samples.values()))
+    if 0 in shapes[0] or len(shapes[0]) < 2 or len({shape[1:] for shape in shapes}) > 1 or dtype.kind not in "biuf":
+        expected = (
+            "every part must hold images (n, C, H, W) or a table (n, d) of numbers, of equal shape, train not empty"
+        )
+        raise ValueError(f"{expected}; got {dtype} of shapes {shapes}.")
     labels = {
         name: as_labels(part, n=len(samples[name]), n_classes=n_classes, name=f"labels of the {name} part")
         for name, part in {"train": y, "held-out": y_held, "test": y_test}.items()
         if part is not None
     }
-    dtype = np.result_type(*(part.dtype for part in samples.values()))
     scans = {name: _scan(part, dtype) for name, part in samples.items()}
     digests = {name: rows for name, (rows, _) in scans.items()}
     others = [k for name, part in labels.items() if name != "train" for k in part.tolist()]
@@ -117,7 +122,6 @@ def check_after(
     labels: ArrayLike,
     *,
     classes: Sequence[Any] | None = None,
-    n_show: int = 5,
     already_reported: Iterable[Finding] = (),
 ) -> list[Finding]:
     """Return whether many labels look wrong, and which most, and whether only one class is ever predicted.
@@ -131,7 +135,7 @@ def check_after(
     learning: their label is far less likely than is usual for samples with that label, and another class is as likely
     as is usual for its samples. (cleanlab flags 318 of 3,000 correct labels, this rule none.)
     """
-    p, y = as_probabilities_and_labels(probabilities, labels)
+    p, y = with_labels(as_probabilities(probabilities), labels)
     n, n_classes = p.shape
     if classes is not None and len(classes) != n_classes:
         raise ValueError(f"classes must name each of the {n_classes} columns; got {len(classes)} names.")
@@ -146,19 +150,11 @@ def check_after(
         examples = "; ".join(
             f"sample {i}: given {class_name(classes, y[i])} (probability {p[i, y[i]]:.2g}), looks like "
             f"{class_name(classes, predicted[i])} ({p[i, predicted[i]]:.2g})"
-            for i in suspects[:n_show]
+            for i in suspects[:N_SUSPECTS]
         )
-        found.append(
-            finding(
-                "suspect-labels",
-                share=percent(float(wrong[surest].mean())),
-                n=n,
-                n_surest=int(surest.sum()),
-                n_wrong=int(wrong[surest].sum()),
-                n_suspects=len(suspects),
-                examples=f" (first {examples})" if examples else "",
-            )
-        )
+        numbers = {"n": n, "n_surest": surest.sum(), "n_wrong": wrong[surest].sum(), "n_suspects": len(suspects)}
+        share, shown = percent(float(wrong[surest].mean())), f" (first {examples})" if examples else ""
+        found.append(finding("suspect-labels", None, share=share, examples=shown, **numbers))
     known = {one.code for one in already_reported}
     return [one for one in found if one.code not in known]
 
@@ -213,15 +209,6 @@ def _is_label_noise(wrong: BoolArray, surest: BoolArray, surer_half: BoolArray, 
     if error <= GOOD_ERROR * of_guesses:
         return share >= SHARE_OF_ERRORS * error
     return error <= POOR_ERROR * of_guesses and share >= EVEN * float(wrong[surer_half].mean())
-
-
-def _as_rows(part: Any, name: str) -> Any:
-    """Return an array, or an array-like object that is read by slices, such as a memory map."""
-    rows = part if isinstance(getattr(part, "dtype", None), np.dtype) else np.asarray(part)
-    if len(rows.shape) < 2 or rows.dtype.kind not in "biuf" or 0 in rows.shape[1:]:
-        expected = f"the {name} part must hold images (n, C, H, W) or a table (n, d) of numbers"
-        raise ValueError(f"{expected}; got {rows.dtype} {rows.shape}.")
-    return rows
 
 
 def _scan(x: Any, dtype: DTypeLike) -> tuple[list[bytes], BoolArray]:

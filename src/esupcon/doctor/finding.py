@@ -70,8 +70,7 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
         "note",
         "the largest class, {largest}, has {n_largest:,} training samples, the smallest, {smallest}, {n_smallest:,}: "
         "{ratio:.0f} to 1.",
-        "Judge by the accuracy of each class, not by the overall one. If classes are balanced where the model will be "
-        "used, train with class_weight=balanced or adapt its probabilities to those priors.",
+        "Judge by the accuracy of each class. If classes will be balanced in use, train with class_weight=balanced.",
     ),
     "data-not-finite": (
         "error",
@@ -82,8 +81,7 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
         "note",
         "a batch of {batch_size:,} images lacks {n_absent:.1f} of the {n_classes:,} classes on average ({share}): in "
         "such a step nothing is learnt about them, and their prototypes are only pushed away.",
-        "Use batches of {suggested:,} images, which lack {goal} of the classes; a small micro_batch makes them fit "
-        "into memory.",
+        "Use batches of {suggested:,} images, which lack {goal}; a small micro_batch makes them fit into memory.",
     ),
     "prototype-share": (
         "warning",
@@ -113,8 +111,7 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
         "no progress in the last {state.idle:,} of {state.steps:,} steps ({watch.n_steps:,} planned): the loss stays "
         "at {state.now:.4g}, where a collapsed embedding has {watch.collapsed:.4g} and a perfect one {watch.best:.4g}"
         "{accuracy}.",
-        "Try a learning rate of {higher:.2g} instead of {state.lr:.3g} or, if that diverges, of {lower:.2g}; check "
-        "that labels belong to their images and that the encoder is not frozen.",
+        "Try a learning rate of {higher:.2g} instead of {state.lr:.3g}, then of {lower:.2g}; check a few labels.",
     ),
     "temperature-too-low": (
         "warning",
@@ -130,15 +127,13 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
     ),
     "overfitting": (
         "note",
-        "{train} of the training samples but {held_out} of the held-out ones are classified correctly at the end of "
-        "epoch {epoch}.",
+        "{train} of the training samples but {held_out} of the held-out ones are classified correctly (epoch {epoch}).",
         "Judge by the held-out samples; more data, stronger augmentation or fewer epochs narrow the gap.",
     ),
     "one-prediction": (
         "warning",
         "all {n:,} {samples} are predicted as {name}, also the {n_other:,} of other classes.",
-        "Train longer, try another learning rate, and check that labels belong to their images; for very unequal "
-        "classes train with class_weight=balanced.",
+        "Train longer, try another learning rate or class_weight=balanced, and check the labels of a few images.",
     ),
     # after training, from the probabilities
     "suspect-labels": (
@@ -146,8 +141,7 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
         "about {share} of the labels look wrong: of the {n_surest:,} most confident predictions among {n:,}, "
         "{n_wrong:,} contradict the label, and {n_suspects:,} samples in all have a label that is very unlikely while "
         "another is very likely{examples}.",
-        "Look at these samples and correct or drop the wrong ones. Until then train for fewer epochs: networks learn "
-        "wrong labels last.",
+        "Correct or drop the wrong ones. Until then train for fewer epochs: networks learn wrong labels last.",
     ),
 }
 

@@ -21,7 +21,6 @@ from esupcon.probability.metrics import (
     accuracy,
     bootstrap_intervals,
     brier_score,
-    confusion_matrix,
     expected_calibration_error,
     measure,
     negative_log_likelihood,
@@ -44,7 +43,7 @@ from esupcon.probability.priors import adapt_to_priors, class_priors, estimate_p
 __all__ = [
     "Calibration", "CalibrationFigures", "Figures", "Mahalanobis", "Predictions", "ReliabilityBins", "accuracy",
     "adapt_to_priors", "auroc", "bootstrap_intervals", "brier_score", "calibration_diagram", "can_calibrate",
-    "class_priors", "combine_posteriors", "confusion_matrix", "coverage", "energy_score", "estimate_priors",
+    "class_priors", "combine_posteriors", "coverage", "energy_score", "estimate_priors",
     "expected_calibration_error", "fit_conformal", "fit_mahalanobis", "fit_temperature", "held_out_calibration",
     "knn_score", "log_softmax", "max_logit_score", "max_softmax_score", "mean_set_size", "measure",
     "negative_log_likelihood", "paper_calibration", "prior_shift_test", "prototype_distance_score",

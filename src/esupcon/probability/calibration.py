@@ -22,11 +22,12 @@ from esupcon.probability.predictions import (
     FloatArray,
     Predictions,
     as_labels,
-    as_logits_and_labels,
+    as_logits,
     as_priors,
     log_softmax,
     refuse,
     softmax,
+    with_labels,
 )
 from esupcon.probability.priors import estimate_priors
 
@@ -55,7 +56,7 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     """
     from scipy.optimize import brentq  # type: ignore[import-untyped]  # noqa: PLC0415 - half of the import time
 
-    z, y = as_logits_and_labels(logits, labels)
+    z, y = with_labels(as_logits(logits), labels)
     rows = np.arange(len(z))
     masked = z == -np.inf
     refuse(masked[rows, y], "logits of the labels must be finite", z[rows, y], "Leave out samples of masked classes.")
@@ -93,7 +94,7 @@ def smoothed_temperature(logits: ArrayLike, labels: ArrayLike, *, balance: bool 
 
     Raise ValueError for fewer than two samples or two classes (see `can_calibrate`).
     """
-    z, y = as_logits_and_labels(logits, labels)
+    z, y = with_labels(as_logits(logits), labels)
     if not can_calibrate(y):
         raise ValueError(
             f"a temperature needs samples of at least two classes; got {len(y)} sample(s) of {len(np.unique(y))} "
@@ -117,10 +118,7 @@ def can_calibrate(labels: ArrayLike) -> bool:
 
 
 class CalibrationFigures(Record):
-    """Temperature scaling before (T = 1) and after, measured on samples that had no part in fitting T.
-
-    An `nll` is None where it is infinite.
-    """
+    """Temperature scaling before (T = 1) and after, on samples that had no part in fitting T. None: infinite."""
 
     protocol: Literal["paper", "held-out"]
     temperature: float = Field(gt=0)
@@ -199,11 +197,8 @@ class Calibration(Record):
     def adapt(self, logits: ArrayLike) -> Self:
         """Return a copy for the class priors estimated from unlabelled samples."""
         source = self.source_priors
-        seen = source > 0  # a class without training samples stays at prior 0
-        p = self.with_priors(None).probabilities(logits)[:, seen]
-        target = np.zeros(len(source))
-        target[seen] = estimate_priors(p / p.sum(axis=1, keepdims=True), source[seen]).priors
-        return self.with_priors(target)
+        p = self.with_priors(None).probabilities(logits) * (source > 0)  # a class not in training keeps prior 0
+        return self.with_priors(estimate_priors(p / p.sum(axis=1, keepdims=True), source).priors)
 
     @property
     def source_priors(self) -> FloatArray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from esupcon.probability.predictions import BoolArray, as_labels, as_probabilities, as_probabilities_and_labels
+from esupcon.probability.predictions import BoolArray, as_labels, as_probabilities, with_labels
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def fit_conformal(probabilities: ArrayLike, labels: ArrayLike, *, miscoverage: f
     """
     if not 0 < miscoverage < 1:
         raise ValueError(f"miscoverage must lie strictly between 0 and 1; got {miscoverage}. For 10 % pass 0.1.")
-    p, y = as_probabilities_and_labels(probabilities, labels)
+    p, y = with_labels(as_probabilities(probabilities), labels)
     of_labels = np.sort(p[np.arange(len(p)), y])[::-1]
     # 11 · 0.9 is 9.900000000000000355: only what exceeds rounding may move the rank up.
     rank = int(np.ceil((len(p) + 1) * (1.0 - miscoverage) - 1e-9))

@@ -1,7 +1,7 @@
 """Measure probabilities: accuracy, proper scores and calibration error, each with a bootstrap interval."""
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,10 +13,9 @@ from esupcon.probability.predictions import (
     IntArray,
     Predictions,
     as_count,
-    as_probabilities_and_labels,
+    as_probabilities,
+    with_labels,
 )
-
-Metric = Literal["accuracy", "ece", "nll", "brier"]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]  # JSON allows integers that no array can hold
@@ -128,26 +127,18 @@ def measure(predictions: Predictions, classes: Sequence[str], *, temperature: fl
 
 def accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return the share of rows whose largest probability (the first of ties) is that of the label."""
-    p, y = as_probabilities_and_labels(probabilities, labels)
+    p, y = with_labels(as_probabilities(probabilities), labels)
     return float(np.mean(p.argmax(axis=1) == y))
-
-
-def confusion_matrix(probabilities: ArrayLike, labels: ArrayLike) -> IntArray:
-    """Return (K, K) counts; rows are true classes, columns predicted ones."""
-    p, y = as_probabilities_and_labels(probabilities, labels)
-    n_classes = p.shape[1]
-    cells = np.bincount(y * n_classes + p.argmax(axis=1), minlength=n_classes**2)
-    return cells.reshape(n_classes, n_classes)
 
 
 def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return mean_i Σ_k (p_ik - 1[y_i = k])², between 0 and 2 (for two classes twice the one-column form)."""
-    return float(_per_sample(*as_probabilities_and_labels(probabilities, labels))["brier"].mean())
+    return float(_per_sample(*with_labels(as_probabilities(probabilities), labels))["brier"].mean())
 
 
 def negative_log_likelihood(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return mean_i -log p_{i,y_i} in nats. It is infinite, not clipped, if a label has probability zero."""
-    return float(_per_sample(*as_probabilities_and_labels(probabilities, labels))["nll"].mean())
+    return float(_per_sample(*with_labels(as_probabilities(probabilities), labels))["nll"].mean())
 
 
 def expected_calibration_error(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = _N_BINS) -> float:
@@ -157,7 +148,7 @@ def expected_calibration_error(probabilities: ArrayLike, labels: ArrayLike, n_bi
 
 def reliability_bins(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = _N_BINS) -> ReliabilityBins:
     """Group samples by confidence max_k p_k and compare it with the share of correct predictions in every bin."""
-    p, y = as_probabilities_and_labels(probabilities, labels)
+    p, y = with_labels(as_probabilities(probabilities), labels)
     bins = bin_index(p, n_bins)
     counts = np.bincount(bins, minlength=n_bins).tolist()
 
@@ -179,7 +170,7 @@ def bin_index(p: FloatArray, n_bins: int) -> IntArray:
 
 def bootstrap_intervals(
     probabilities: ArrayLike, labels: ArrayLike, *, n_resamples: int = 1000, rng: np.random.Generator | int = 0
-) -> dict[Metric, Interval]:
+) -> dict[str, Interval]:
     """Return every metric with its 95 % confidence interval, all from the same resamples.
 
     Accuracy, NLL and Brier score are means: their intervals are percentiles of the resamples. ECE is a sum of absolute
@@ -191,7 +182,7 @@ def bootstrap_intervals(
     A resample is a vector of n counts and every metric a sum over samples or bins, so all resamples are one matrix
     product. scipy.stats.bootstrap recomputes the metric for every resample and ignores the bias of ECE.
     """
-    p, y = as_probabilities_and_labels(probabilities, labels)
+    p, y = with_labels(as_probabilities(probabilities), labels)
     n = len(p)
     as_count(n_resamples, name="n_resamples")
     each = _per_sample(p, y)
@@ -199,8 +190,13 @@ def bootstrap_intervals(
     residuals[np.arange(n), bin_index(p, _N_BINS)] = each["accuracy"] - p.max(axis=1)
     infinite = np.isinf(each["nll"])
     means = np.column_stack([each["accuracy"], np.where(infinite, 0.0, each["nll"]), each["brier"], infinite])
-    columns, generator = np.hstack([means, residuals]), np.random.default_rng(rng)
-    resampled = np.concatenate([weights @ columns / n for weights in _resample_weights(n, n_resamples, generator)])
+    columns, generator, blocks = np.hstack([means, residuals]), np.random.default_rng(rng), []
+    at_a_time = max(1, _BLOCK_ENTRIES // n)
+    for start in range(0, n_resamples, at_a_time):
+        size = min(at_a_time, n_resamples - start)
+        times_drawn = [np.bincount(generator.integers(n, size=n), minlength=n) for _ in range(size)]
+        blocks.append(np.asarray(times_drawn, dtype=np.float64) @ columns / n)
+    resampled = np.concatenate(blocks)
     right, nll, brier, infinite_share, *_ = resampled.T
     of_bins, observed = resampled[:, means.shape[1] :], residuals.sum(axis=0) / n
 
@@ -226,18 +222,10 @@ def finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _per_sample(p: FloatArray, y: IntArray) -> dict[Metric, FloatArray]:
+def _per_sample(p: FloatArray, y: IntArray) -> dict[str, FloatArray]:
     rows = np.arange(len(p))
     residual = p.copy()
     residual[rows, y] -= 1.0
     with np.errstate(divide="ignore"):  # log 0 is the documented infinity
         nll: FloatArray = -np.log(p[rows, y])
     return {"accuracy": (p.argmax(axis=1) == y).astype(float), "nll": nll, "brier": (residual**2).sum(axis=1)}
-
-
-def _resample_weights(n: int, n_resamples: int, rng: np.random.Generator) -> Iterator[FloatArray]:
-    """Yield blocks (r, n) of how often each sample was drawn. The draws do not depend on the size of the blocks."""
-    at_a_time = max(1, _BLOCK_ENTRIES // n)
-    for start in range(0, n_resamples, at_a_time):
-        rows = [np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(min(at_a_time, n_resamples - start))]
-        yield np.asarray(rows, dtype=np.float64)

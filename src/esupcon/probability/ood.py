@@ -45,8 +45,8 @@ def max_logit_score(logits: ArrayLike) -> FloatArray:
 
 def prototype_distance_score(embeddings: ArrayLike, prototypes: ArrayLike) -> FloatArray:
     """Return 1 - max_k cos(x, prototype_k), (n,): the cosine distance to the nearest of (K, d) prototypes."""
-    stored = _unit_rows(_embeddings(prototypes, name="prototypes"), "prototypes")
-    x = _unit_rows(_embeddings(embeddings, width=stored.shape[1]), "embeddings")
+    stored = _unit_rows(prototypes, name="prototypes")
+    x = _unit_rows(embeddings, width=stored.shape[1])
     nearest: FloatArray = (x @ stored.T).max(axis=1)
     return 1.0 - nearest
 
@@ -55,10 +55,10 @@ def knn_score(embeddings: ArrayLike, reference: ArrayLike, k: int = 10) -> Float
     """Return the distance to the k-th nearest of the `reference` embeddings (training samples), all as unit vectors."""
     from sklearn.neighbors import NearestNeighbors  # noqa: PLC0415 - takes a second
 
-    stored = _unit_rows(_embeddings(reference, name="reference"), "reference")
+    stored = _unit_rows(reference, name="reference")
     if as_count(k, name="k") > len(stored):
         raise ValueError(f"k must be at most the number of reference samples, {len(stored)}; got {k}. Lower k.")
-    x = _unit_rows(_embeddings(embeddings, width=stored.shape[1]), "embeddings")
+    x = _unit_rows(embeddings, width=stored.shape[1])
     distances: FloatArray = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(stored).kneighbors(x)[0][:, -1]
     return distances
 
@@ -126,14 +126,12 @@ def _embeddings(values: ArrayLike, *, name: str = "embeddings", width: int | Non
     embeddings = as_table(values, name=name, columns="dimensions")
     refuse(np.isinf(embeddings), f"{name} must be finite", embeddings, "Find out where the encoder diverged.")
     if width not in (None, embeddings.shape[1]):
-        raise ValueError(
-            f"{name} must have {width} dimensions like what they are compared with; got {embeddings.shape[1]}. "
-            "Take both from the same layer."
-        )
+        raise ValueError(f"{name} must have {width} dimensions; got {embeddings.shape[1]}. Take both from one layer.")
     return embeddings
 
 
-def _unit_rows(vectors: FloatArray, name: str) -> FloatArray:
+def _unit_rows(values: ArrayLike, *, name: str = "embeddings", width: int | None = None) -> FloatArray:
+    vectors = _embeddings(values, name=name, width=width)
     # Scaling by the largest entry first keeps the squares of tiny and huge vectors in range.
     largest = np.abs(vectors).max(axis=1)
     refuse(largest == 0, f"{name} must have a direction", largest, "Leave out rows that are all zeros.")

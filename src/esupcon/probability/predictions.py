@@ -89,16 +89,9 @@ def as_labels(
     return array.astype(np.int64)
 
 
-def as_logits_and_labels(logits: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, IntArray]:
-    """Return checked logits and their labels."""
-    checked = as_logits(logits)
-    return checked, as_labels(labels, n=len(checked), n_classes=checked.shape[1])
-
-
-def as_probabilities_and_labels(probabilities: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, IntArray]:
-    """Return checked probabilities and their labels."""
-    checked = as_probabilities(probabilities)
-    return checked, as_labels(labels, n=len(checked), n_classes=checked.shape[1])
+def with_labels(table: FloatArray, labels: ArrayLike) -> tuple[FloatArray, IntArray]:
+    """Return a checked table of logits or probabilities, and its checked labels."""
+    return table, as_labels(labels, n=len(table), n_classes=table.shape[1])
 
 
 def as_priors(priors: ArrayLike, *, n_classes: int, name: str) -> FloatArray:
@@ -147,7 +140,7 @@ class Predictions:
     labels: IntArray
 
     def __init__(self, logits: ArrayLike, labels: ArrayLike) -> None:
-        (checked, y), given = as_logits_and_labels(logits, labels), np.asarray(logits)
+        (checked, y), given = with_labels(as_logits(logits), labels), np.asarray(logits)
         object.__setattr__(self, "logits", np.array(given) if given.dtype.kind == "f" else checked)
         object.__setattr__(self, "labels", y)
 

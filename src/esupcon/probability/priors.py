@@ -16,10 +16,9 @@ TOLERANCE, MOST_STEPS = 1e-7, 10_000
 
 
 class PriorEstimate(NamedTuple):
-    """Estimated class priors, after how many steps, and whether they are within the tolerance of the maximum."""
+    """Estimated class priors, and whether they are within the tolerance of the maximum."""
 
     priors: FloatArray
-    iterations: int
     converged: bool
 
 
@@ -76,18 +75,18 @@ def estimate_priors(
     imagined = float(len(source)) if pseudo_count is None else pseudo_count
     if not 0 <= imagined < np.inf:
         raise ValueError(f"pseudo_count must be a number of at least 0; got {imagined}. The default is one per class.")
-    priors, iterations = source, 0
-    while True:
+    priors, converged = source, False
+    for _ in range(MOST_STEPS):
         of_imagined = np.zeros_like(source)
         if imagined > 0:  # else a prior may have become 0
             np.divide(imagined * source, priors, out=of_imagined, where=source > 0)
         direction = ((1.0 / (ratios @ priors)) @ ratios + of_imagined) / (len(ratios) + imagined)
         converged = bool(np.log(direction.max()) <= TOLERANCE)
-        if converged or iterations == MOST_STEPS:
-            return PriorEstimate(priors, iterations, converged)
+        if converged:
+            break
         priors = priors * direction
         priors = priors / priors.sum()
-        iterations += 1
+    return PriorEstimate(priors, converged)
 
 
 def prior_shift_test(probabilities: ArrayLike, source_priors: ArrayLike) -> PriorShiftTest:
