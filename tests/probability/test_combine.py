@@ -4,11 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esupcon.probability import (
-    accuracy,
     combine_posteriors,
-    expected_calibration_error,
-    negative_log_likelihood,
-    softmax,
 )
 
 
@@ -25,21 +21,6 @@ def test_rules_equal_their_definitions(seed: int, n_tables: int, n: int, n_class
         np.testing.assert_allclose(by_sum[i], mixed, atol=1e-12)
         product = [priors[k] ** (1 - w.sum()) * np.prod(p[:, i, k] ** w) for k in range(n_classes)]
         np.testing.assert_allclose(by_product[i], np.array(product) / sum(product), atol=1e-9)
-
-
-def test_product_of_independent_evidence_is_the_joint_posterior() -> None:
-    """Two independent Gaussian measurements of the same class, each with its exact posterior."""
-    rng = np.random.default_rng(0)
-    priors = np.array([0.6, 0.3, 0.1])
-    y = rng.choice(3, size=4000, p=priors)
-    logs = [-0.5 * (y[:, None] + rng.normal(size=(4000, 1)) - np.arange(3)) ** 2 for _ in range(2)]
-    posteriors, joint = [softmax(log + np.log(priors)) for log in logs], softmax(sum(logs) + np.log(priors))
-    product = combine_posteriors(posteriors, "product", priors=priors)
-    np.testing.assert_allclose(product, joint, atol=1e-10)
-    assert expected_calibration_error(product, y) < 0.03
-    assert all(accuracy(product, y) > accuracy(p, y) for p in posteriors)
-    prior_counted_twice = combine_posteriors(posteriors, "product")
-    assert negative_log_likelihood(product, y) < negative_log_likelihood(prior_counted_twice, y)
 
 
 def test_long_products_do_not_underflow() -> None:

@@ -121,15 +121,6 @@ def test_resamples_depend_on_the_seed_and_not_on_the_block_size(sample, monkeypa
         assert [interval.low, interval.high] == pytest.approx([first[name].low, first[name].high], abs=1e-12)
 
 
-def test_interval_of_a_mean_matches_its_standard_error(cifar10) -> None:
-    p, y = softmax(cifar10.logits), cifar10.labels
-    interval = bootstrap_intervals(p, y, n_resamples=2000)["accuracy"]
-    error = 1.96 * np.sqrt(interval.value * (1 - interval.value) / len(y))
-    assert [interval.low, interval.high] == pytest.approx(
-        [interval.value - error, interval.value + error], abs=0.1 * error
-    )
-
-
 @pytest.mark.parametrize(("power", "seed"), [(1.0, 0), (1.5, 1)])
 def test_intervals_of_the_calibration_error_cover_the_true_error(power: float, seed: int) -> None:
     """A population with known error: correct with probability confidence ** power. Power 1 is perfect calibration."""

@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import chi2, kstest
 
@@ -96,19 +94,6 @@ def test_statistic_is_twice_the_gain_in_log_likelihood() -> None:
     gain = sum(np.log(sum(test.estimate.priors[k] * p[i, k] / source[k] for k in range(3))) for i in range(300))
     assert test.statistic == pytest.approx(2 * gain, rel=1e-9)
     assert test.p_value == pytest.approx(chi2.sf(2 * gain, 2), rel=1e-9)
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(1, 20), st.integers(2, 5), st.integers(0, 10_000))
-def test_adapted_rows_and_estimates_are_distributions(n: int, n_classes: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    p = rng.dirichlet(np.full(n_classes, 0.3), size=n)
-    source, target = rng.dirichlet(np.ones(n_classes), size=2)
-    np.testing.assert_allclose(adapt_to_priors(p, source, target).sum(axis=1), 1.0)
-    test = prior_shift_test(p, source)
-    assert test.estimate.priors.sum() == pytest.approx(1.0)
-    assert (test.estimate.priors >= 0).all()
-    assert 0.0 <= test.p_value <= 1.0
 
 
 def test_certain_posteriors_are_counted_together_with_the_imagined_samples() -> None:
