@@ -25,11 +25,8 @@ def test_methods_share_what_their_first_stage_trains_without_a_head() -> None:
     assert {key for key, method in METHODS.items() if method.shared_stage is None} == {"ce", "esupcon"}
 
 
-def test_projector_exists_where_it_is_used_and_a_first_stage_is_reused_if_it_trains_no_head() -> None:
+def test_projector_exists_where_it_is_used() -> None:
     assert [key for key, method in METHODS.items() if method.projector] == ["supcon_ce", "supcon_ce_n", "supcon_tt"]
-    assert [key for key, method in METHODS.items() if method.reuses_shared_stage] == [
-        *("supcon_ce", "supcon_ce_n", "spce_m")
-    ]
 
 
 def test_stage_whose_encoder_learns_from_the_head_has_no_smaller_core() -> None:

@@ -365,11 +365,7 @@ def _differentiable_gradients(
 # The same kernels as an operator and its gradient, which `torch.compile` puts into its graph without looking inside.
 
 
-@torch.library.custom_op(
-    "esupcon::logsumexp",
-    mutates_args=(),
-    schema="(Tensor rows, Tensor? columns, float temperature, Tensor? own) -> Tensor",
-)
+@torch.library.custom_op("esupcon::logsumexp", mutates_args=())
 def _logsumexp_operator(rows: Tensor, columns: Tensor | None, temperature: float, own: Tensor | None) -> Tensor:
     """Compute `_logsumexp`; without columns, of every row and all others."""
     if columns is None:
@@ -377,16 +373,12 @@ def _logsumexp_operator(rows: Tensor, columns: Tensor | None, temperature: float
     return _logsumexp_by_strips(rows, columns, temperature, own)
 
 
-@torch.library.custom_op(
-    "esupcon::logsumexp_gradients",
-    mutates_args=(),
-    schema="(Tensor grad, Tensor rows, Tensor? columns, Tensor lse, float temperature, Tensor? own) -> Tensor[]",
-)
+@torch.library.custom_op("esupcon::logsumexp_gradients", mutates_args=())
 def _gradients_operator(
     grad: Tensor, rows: Tensor, columns: Tensor | None, lse: Tensor, temperature: float, own: Tensor | None
-) -> list[Tensor | None]:
+) -> list[Tensor]:
     if columns is not None:
-        return _logsumexp_gradients(grad, rows, columns, lse, temperature, own)
+        return [x for x in _logsumexp_gradients(grad, rows, columns, lse, temperature, own) if x is not None]
     grad_rows = torch.zeros_like(rows)
     _add_pair_gradients(grad_rows, grad, rows, lse.exp(), temperature, ())
     return [grad_rows]

@@ -23,11 +23,10 @@ class Muon(torch.optim.Optimizer):
         lr: float,
         *,
         momentum: float = 0.6,
-        nesterov: bool = True,
         iterations: int = 3,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "iterations": iterations})
+        super().__init__(params, {"lr": lr, "momentum": momentum, "iterations": iterations})
         self.dtype = dtype
         for p in (p for group in self.param_groups for p in group["params"]):
             if p.ndim < 2:
@@ -43,7 +42,7 @@ class Muon(torch.optim.Optimizer):
             for p in (p for p in group["params"] if p.grad is not None):
                 momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
                 momentum.mul_(group["momentum"]).add_(p.grad)
-                update = p.grad.add(momentum, alpha=group["momentum"]) if group["nesterov"] else momentum
+                update = p.grad.add(momentum, alpha=group["momentum"])  # Nesterov
                 p.mul_(len(p) ** 0.5 / torch.linalg.vector_norm(p).clamp_min(torch.finfo(p.dtype).tiny))
                 p.sub_(orthogonalise(update.flatten(1), group["iterations"], self.dtype).view_as(p), alpha=group["lr"])
         return loss

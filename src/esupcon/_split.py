@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ def stratified_split(labels: Labels, test_fraction: float, seed: int) -> tuple[I
     """
     if not 0 < test_fraction < 1:
         raise ValueError(f"test_fraction must lie between 0 and 1, both excluded; got {test_fraction}")
-    return _draw(labels, {k: _share(n, test_fraction) for k, n in _class_sizes(labels).items()}, seed)
+    return _draw(labels, lambda n: _share(n, test_fraction), seed)
 
 
 def n_per_class_split(
@@ -32,15 +32,13 @@ def n_per_class_split(
     """
     if n_per_class < 1:
         raise ValueError(f"n_per_class must be at least 1; got {n_per_class}")
-    sizes = _class_sizes(labels)
-    smallest = min(sizes, key=lambda k: sizes[k])
-    if otherwise is None and sizes[smallest] <= n_per_class:
+    present, sizes = np.unique(labels, return_counts=True)
+    if otherwise is None and sizes.min() <= n_per_class:
         raise ValueError(
-            f"n_per_class={n_per_class} leaves nothing to test on: class {classes[smallest]!r} has "
-            f"{sizes[smallest]} image(s). Pass less than the smallest class holds."
+            f"n_per_class={n_per_class} leaves nothing to test on: class {classes[present[sizes.argmin()]]!r} has "
+            f"{sizes.min()} image(s). Pass less than the smallest class holds."
         )
-    n_test = {k: n - n_per_class if n > n_per_class else _share(n, otherwise or 0.0) for k, n in sizes.items()}
-    return _draw(labels, n_test, seed)
+    return _draw(labels, lambda n: n - n_per_class if n > n_per_class else _share(n, otherwise or 0.0), seed)
 
 
 def folds(labels: Labels, n_folds: int, rng: np.random.Generator) -> Labels:
@@ -68,19 +66,15 @@ def held_out_mask(labels: Labels, fraction: float, rng: np.random.Generator) -> 
     return held
 
 
-def _class_sizes(labels: Labels) -> dict[int, int]:
-    present, counts = np.unique(labels, return_counts=True)
-    return dict(zip(present.tolist(), counts.tolist(), strict=True))
-
-
 def _share(n: int, fraction: float) -> int:
     return 0 if n < 2 else min(max(round(fraction * n), 1), n - 1)
 
 
-def _draw(labels: Labels, n_test: dict[int, int], seed: int) -> tuple[Indices, Indices]:
+def _draw(labels: Labels, n_test: Callable[[int], int], seed: int) -> tuple[Indices, Indices]:
+    """Return the rest and the test part, which holds `n_test(n)` samples of a class with n."""
     rng = np.random.default_rng(seed)
     chosen = np.zeros(labels.size, bool)
-    for k in sorted(n_test):
+    for k in np.unique(labels):
         members = np.flatnonzero(labels == k)
-        chosen[rng.permutation(members)[: n_test[k]]] = True
+        chosen[rng.permutation(members)[: n_test(len(members))]] = True
     return np.flatnonzero(~chosen).astype(np.int64), np.flatnonzero(chosen).astype(np.int64)

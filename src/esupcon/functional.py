@@ -321,14 +321,10 @@ def _count_classes(labels: Tensor, n_classes: int | None, only_present: bool, ne
     return Classes(ids, counts, n_alone)
 
 
-@torch.library.custom_op(
-    "esupcon::count_classes",
-    mutates_args=(),
-    schema="(Tensor labels, SymInt? n_classes, bool only_present, bool needs_pair) -> (Tensor, Tensor, Tensor)",
-)
+@torch.library.custom_op("esupcon::count_classes", mutates_args=())
 def _count_classes_operator(
     labels: Tensor, n_classes: int | None, only_present: bool, needs_pair: bool
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, Tensor, Tensor]:
     ids, counts, n_alone = _count_classes(labels.long(), n_classes, only_present, needs_pair)
     return ids.clone(), counts, torch.tensor(n_alone, device=labels.device)
 
@@ -363,7 +359,6 @@ def check_prototype_share(weight: float, share: float | None, average: str) -> N
         )
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
-    return value

@@ -81,11 +81,6 @@ class Method:
         core = self.stages[0].core
         return None if "head" in core.trains else core
 
-    @property
-    def reuses_shared_stage(self) -> bool:
-        """Whether the method can continue from a shared stage: its first stage trains nothing else."""
-        return self.shared_stage == self.stages[0]
-
 
 _SUPCON = Term("supcon", on="projection", reads_head=False)
 _SPCE = Term("spce", on="embedding", reads_head=False)

@@ -28,9 +28,7 @@ class TrainSpec(BaseModel):
     epochs: int = Field(100, ge=1, description="passes over the training data")
     steps: int | None = Field(None, ge=1, description="optimiser steps of the main stage, instead of epochs")
     batch_size: int = Field(256, ge=2, description="images per step; each is seen in two views")
-    micro_batch: int | None = Field(
-        None, ge=1, description="images encoded at once; the losses still see the whole batch"
-    )
+    micro_batch: int | None = Field(None, ge=1, description="images encoded at once; losses see the whole batch")
     lr: float | None = Field(None, gt=0, description="default: the method's reference rate, scaled to the batch")
     optimizer: Literal["sgd", "adamw"] = Field("sgd", description="sgd (Nesterov momentum) or adamw")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
@@ -48,12 +46,8 @@ class TrainSpec(BaseModel):
     )
     threads: int | None = Field(None, ge=1, le=4096, description="threads of torch; default: as many as torch uses")
     compile: bool = Field(False, description="torch.compile the network")
-    class_weight: Literal["balanced"] | None = Field(
-        None, description="balanced: every class is drawn equally often, however few samples it has"
-    )
-    patience: int | None = Field(
-        None, ge=1, description="stop after this many epochs without a better held-out accuracy"
-    )
+    class_weight: Literal["balanced"] | None = Field(None, description="balanced: classes are drawn equally often")
+    patience: int | None = Field(None, ge=1, description="epochs without a better held-out accuracy before a stop")
     seed: int = Field(0, ge=0, description="random seed")
 
     @field_validator("method")
@@ -131,8 +125,9 @@ class RunSpec(BaseModel):
 
     @property
     def reuses_first_stage(self) -> bool:
-        """Whether this run can reuse a first stage that another run has trained."""
-        return self.train.method in METHODS and METHODS[self.train.method].reuses_shared_stage
+        """Whether this run can reuse a first stage that another run has trained: its own trains nothing else."""
+        method = METHODS.get(self.train.method)
+        return method is not None and method.shared_stage == method.stages[0]
 
     @property
     def scenario(self) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -158,31 +160,10 @@ def test_stem_depends_on_the_longer_side(shape: tuple[int, int, int], reduces: b
 
 
 @pytest.mark.parametrize(
-    ("shape", "spec"),
-    [
-        (TABLE, "mlp"),
-        ((1, 8, 8), "resnet10-w16"),
-        ((3, 12, 12), "resnet10-w16"),
-        ((3, 12, 13), "resnet18"),
-        ((3, 224, 224), "resnet18"),
-    ],
+    ("shape", "spec"), [(TABLE, "mlp"), ((3, 12, 12), "resnet10-w16"), ((3, 12, 13), "resnet18"), (IMAGE, "resnet18")]
 )
 def test_auto_depends_on_the_shape(shape: tuple[int, ...], spec: str) -> None:
     assert resolve_encoder("auto", shape) == resolve_encoder(spec, shape) == spec
-    with torch.device("meta"):
-        found, expected = (build_encoder(name, input_shape=shape) for name in ("auto", spec))
-    assert [p.shape for p in found.parameters()] == [p.shape for p in expected.parameters()]
-
-
-@settings(max_examples=40)
-@given(depth=st.sampled_from([10, 14, 18, 34, 50]), width=st.integers(1, 4096), layers=st.integers(1, 64))
-def test_every_width_and_length_can_be_built(depth: int, width: int, layers: int) -> None:
-    with torch.device("meta"):
-        resnet = build_encoder(f"resnet{depth}-w{width}", input_shape=IMAGE)
-        mlp = build_encoder(f"mlp-{width}x{layers}", input_shape=TABLE)
-    assert isinstance(resnet, ResNet)
-    assert resnet.dim == width * (32 if depth == 50 else 8)
-    assert [m.in_features for m in mlp.modules() if isinstance(m, nn.Linear)] == [10, *[width] * (layers - 1)]
 
 
 @given(st.text(max_size=30))
@@ -226,12 +207,13 @@ def test_mistakes_in_names(spec: object, shape: tuple[int, ...], message: str) -
 class Restless(nn.Module):
     """Everything that a dry run could change: modes that differ, statistics, counters, random numbers."""
 
+    modes_seen: ClassVar[list[bool]] = []
+
     def __init__(self) -> None:
         super().__init__()
         self.normed = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Dropout())
         self.frozen = nn.BatchNorm2d(5)
         self.register_buffer("calls", torch.zeros(()))
-        self.modes_seen: list[bool] = []
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
@@ -271,14 +253,10 @@ def test_built_encoders_are_not_wrapped_again(module: nn.Module) -> None:
     assert build_encoder(custom, input_shape=(3, 8, 8)) is custom
 
 
-class Pair(nn.Module):
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x, x
-
-
-class Whole(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(1).long()
+class Returning(nn.Module):
+    def __init__(self, function: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.forward = function
 
 
 @pytest.mark.parametrize(
@@ -287,8 +265,8 @@ class Whole(nn.Module):
         (nn.Conv2d(3, 4, 3), r"Conv2d must map a batch of shape \(2, 3, 8, 8\) to \(2, dim\); .*\(2, 4, 6, 6\)"),
         (nn.Conv2d(1, 4, 3), r"it raised RuntimeError \(.*channels.*\). Check it against your data"),
         (nn.Flatten(0), r"of shape \(384,\). Pool and flatten"),
-        (Pair(), "it returned tuple. Pool"),
-        (Whole(), "it returned torch.int64"),
+        (Returning(lambda x: (x, x)), "it returned tuple. Pool"),
+        (Returning(lambda x: x.flatten(1).long()), "it returned torch.int64"),
         (nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), r"Sequential has lazy layers.*Run it once on a batch"),
     ],
 )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -147,18 +146,12 @@ class MLP(nn.Module):
         return embedding
 
 
-class PrecomputedEmbedding(nn.Module):
+class PrecomputedEmbedding(nn.Identity):
     """Return rows unchanged, (n, dim) -> (n, dim): only the head is trained."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
 
 
 class CustomEncoder(nn.Module):
@@ -175,7 +168,7 @@ class CustomEncoder(nn.Module):
 
 
 def embedding_width(module: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """Return d of (2, *input_shape) -> (2, d), found by a dry run in evaluation mode that changes nothing."""
+    """Return d of (2, *input_shape) -> (2, d), found by a dry run of a copy in evaluation mode."""
     name = type(module).__name__
     tensors = [*module.parameters(), *module.buffers()]
     if any(is_lazy(tensor) for tensor in tensors):
@@ -187,8 +180,9 @@ def embedding_width(module: nn.Module, input_shape: tuple[int, ...]) -> int:
     batch = torch.zeros(2, *input_shape, device=like.device, dtype=like.dtype)
     expected = f"encoder {name} must map a batch of shape {tuple(batch.shape)} to (2, dim)"
     try:
-        with _restore_after(module, like.device), torch.no_grad():
-            out = module(batch)
+        devices = [like.device] if like.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
+            out = copy.deepcopy(module).eval()(batch)
     except Exception as error:
         raise ValueError(
             f"{expected}; it raised {type(error).__name__} ({first_line(error)}). Check it against your data."
@@ -200,33 +194,13 @@ def embedding_width(module: nn.Module, input_shape: tuple[int, ...]) -> int:
     return int(out.shape[1])
 
 
-@contextmanager
-def _restore_after(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put the module into evaluation mode; afterwards restore its modes, its buffers and the random state."""
-    modes = [(part, part.training) for part in module.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        module.eval()
-        try:
-            yield
-        finally:
-            for part, training in modes:
-                part.training = training
-            with torch.no_grad():
-                for buffer, value in buffers:
-                    buffer.copy_(value)
-
-
 _NUMBER = r"([0-9]{1,9})"
 _MLP = rf"mlp(?:-{_NUMBER}x{_NUMBER})?"
 _FAST = rf"fast(?:-w{_NUMBER})?"
 _RESNET = rf"resnet({'|'.join(map(str, _LAYOUTS))})(?:-w{_NUMBER})?"
 _LITE0 = "efficientnet-lite0"
 _NAMES = ("auto", "fast", *(f"resnet{depth}" for depth in _LAYOUTS), _LITE0, "mlp", "identity")
-_KNOWN = (
-    f"{', '.join(_NAMES)} (fast-wN for N times the width, resnets with -wN for another width, mlp-HxL for L layers of "
-    "H), timm:NAME"
-)
+_KNOWN = f"{', '.join(_NAMES)} (fast-wN and resnetD-wN for other widths, mlp-HxL for L layers of H), timm:NAME"
 
 
 def resolve_encoder(spec: str, input_shape: tuple[int, ...]) -> str:
@@ -234,12 +208,12 @@ def resolve_encoder(spec: str, input_shape: tuple[int, ...]) -> str:
 
     A table gets `mlp`, images up to 12 pixels `resnet10-w16`, all others `resnet18`.
     """
-    shape = _checked_shape(input_shape)
+    _, *sides = _checked_shape(input_shape)
     if spec != "auto":
         return spec
-    if len(shape) == 1:
+    if not sides:
         return "mlp"
-    return "resnet10-w16" if max(shape[1:]) <= SMALLEST_IMAGES else "resnet18"
+    return "resnet10-w16" if max(sides) <= SMALLEST_IMAGES else "resnet18"
 
 
 def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...], pretrained: bool = True) -> nn.Module:

@@ -37,10 +37,9 @@ class Whitening(nn.Module):
         super().__init__()
         self.stride = stride
         dim = in_channels * size * size
-        self.register_buffer("filters", torch.empty(2 * dim, in_channels, size, size))
+        self.register_buffer("filters", _with_both_signs(torch.eye(dim)).view(-1, in_channels, size, size))
         self.register_buffer("fitted", torch.tensor(False))
         self.bias = nn.Parameter(torch.zeros(2 * dim))
-        self._set_filters(torch.eye(dim))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.gelu(F.conv2d(x, self.filters, self.bias, self.stride))
@@ -66,16 +65,12 @@ class Whitening(nn.Module):
             raise ValueError("whitening needs finite images; got NaN or infinity. Check the training images.")
         values, vectors = torch.linalg.eigh(covariance / n_patches)
         vectors = vectors / (values.clamp_min(0) + _WHITENING_EPSILON).sqrt()
-        self._set_filters(vectors.T.flip(0))
+        self.filters.copy_(_with_both_signs(vectors.T.flip(0)).view_as(self.filters))
         self.fitted.fill_(True)
 
-    def _set_filters(self, directions: Tensor) -> None:
-        both_signs = torch.cat([directions, -directions]).view_as(self.filters)
-        self.filters.copy_(both_signs)
 
-    def extra_repr(self) -> str:
-        n_filters, in_channels, size, _ = self.filters.shape
-        return f"{in_channels}, {n_filters}, size={size}, stride={self.stride}"
+def _with_both_signs(directions: Tensor) -> Tensor:
+    return torch.cat([directions, -directions])
 
 
 class _BatchNorm(nn.BatchNorm2d):
