@@ -60,9 +60,9 @@ def plain_pillow(paths: list[str], size: int) -> None:
 def decoding(paths: list[str], size: int, workers: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = np.memmap(Path(folder) / "images.u8", np.uint8, mode="w+", shape=(len(paths), 3, size, size))
-        findings = decode_images(paths, rows, DecodeSpec(size, size), workers=workers)
-        if findings.unreadable:
-            raise SystemExit(f"{len(findings.unreadable)} files are unreadable; a benchmark needs intact ones")
+        unreadable, _ = decode_images(paths, rows, DecodeSpec(size, size), workers=workers)
+        if unreadable:
+            raise SystemExit(f"{len(unreadable)} files are unreadable; a benchmark needs intact ones")
 
 
 def best_of(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:

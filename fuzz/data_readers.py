@@ -79,7 +79,7 @@ def _encoded_images() -> list[bytes]:
 def _decode(folder: Path, content: bytes) -> object:
     rows = np.zeros((1, 3, 8, 8), np.uint8)
     image_dimensions(content, 10**6)
-    return decode_images([content], rows, DecodeSpec(8, 8, 3, max_pixels=10**6)).unreadable
+    return decode_images([content], rows, DecodeSpec(8, 8, 3, max_pixels=10**6))[0]
 
 
 def _npz(**arrays: Any) -> bytes:
@@ -183,7 +183,7 @@ def _read_cache_entry(folder: Path, content: bytes) -> object:
 
     (folder / "key.u8").write_bytes(bytes(8))
     (folder / "key.json").write_bytes(content)
-    found = cached(folder, "key", (2, 1, 2, 2), fill, quiet)
-    if not (found.images == 7).all():
+    images, record = cached(folder, "key", (2, 1, 2, 2), fill, quiet)
+    if not (images == 7).all():
         raise AssertionError("an entry that nobody wrote was believed")
-    return found
+    return record

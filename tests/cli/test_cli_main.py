@@ -106,7 +106,7 @@ def test_errors_of_the_system_are_one_line(error: Exception, words: str) -> None
 
 def test_bugs_keep_their_traceback(esupcon, tmp_path: Path) -> None:
     assert not any(is_mistake(error) for error in (RuntimeError("x"), KeyError("x"), TypeError("x"), AssertionError()))
-    with pytest.raises(ValueError, match="neither a known set"):
+    with pytest.raises(FileNotFoundError, match="Did you mean 'digits'"):
         esupcon("--debug", "train", "dogits", "--out", tmp_path)
 
 

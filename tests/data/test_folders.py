@@ -42,12 +42,45 @@ def test_every_image_arrives_with_its_class(tmp_path):
     assert seen == sorted(2 * list(range(200, 206)))
 
 
+def counts(data):
+    return np.bincount(np.concatenate([data.y_train, data.y_test])).tolist()
+
+
 def test_split_depends_on_the_seed(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 20, "b": 20})
     assert quietly(root, tmp_path, split_seed=1).fingerprint == quietly(root, tmp_path, split_seed=1).fingerprint
     assert quietly(root, tmp_path, split_seed=1).fingerprint != quietly(root, tmp_path, split_seed=2).fingerprint
     half = quietly(root, tmp_path, test_fraction=0.5)
     assert (len(half.x_train), len(half.x_test)) == (20, 20)
+
+
+@pytest.mark.parametrize(
+    ("files", "classes", "expected", "words"),
+    [
+        ({"train/a": 5, "train/b": 5}, ("a", "b"), [5, 5], ["no test part"]),
+        (
+            {"train/a": 3, "train/b": 3, "val/a": 3, "val/b": 3, "test/a": 3, "test/b": 5},
+            ("a", "b"),
+            [6, 8],
+            ["val: train"],
+        ),
+        ({"train/a": 5, "train/b": 5, "test": 1}, ("a", "b"), [5, 5], ["no class folders"]),
+        ({"train/a": 3, "train/b": 3, "test/a": 2, "test/b": 0}, ("a", "b"), [5, 3], ["without a test image", "'b'"]),
+        ({"bus": 4, "train": 4}, ("bus", "train"), [4, 4], []),
+        ({"bus": 4, "train/steam": 2, "train/electric": 2}, ("bus", "train"), [4, 4], []),
+        ({"train": 3, "train/steam": 2, "test": 4}, ("test", "train"), [4, 5], []),
+        ({"a/images/2020": 3, "a/images/2021": 2, "b": 3}, ("a", "b"), [5, 3], []),
+        ({"10": 2, "9": 2, "1": 2}, ("1", "9", "10"), [2, 2, 2], []),
+        ({"Käfer grün": 3, "emoji 🐕": 3, "猫": 2}, ("Käfer grün", "emoji 🐕", "猫"), [3, 3, 2], []),
+        ({"a": 3, "hollow": 0, "b": 3}, ("a", "b"), [3, 3], ["hollow (empty)"]),
+        ({"a": 3, "b": 3, "rare": 1}, ("a", "b", "rare"), [3, 3, 1], ["every class with two or more"]),
+    ],
+)
+def test_layouts_of_folders(tmp_path, files, classes, expected, words):
+    data = quietly(class_folder(tmp_path / "set", files), tmp_path)
+    assert data.classes == classes
+    assert counts(data) == expected
+    assert not words or said(data, *words)
 
 
 @pytest.mark.parametrize(
@@ -64,48 +97,6 @@ def test_train_and_test_folders(tmp_path, train, test):
     assert isinstance(data.x_train, np.memmap)
     assert not said(data, "no test part")
     np.testing.assert_array_equal(data.x_test[0], data.x_train[0])  # both were made as the first picture
-
-
-def test_test_is_preferred_to_val_with_a_message(tmp_path):
-    for part in ("train", "val", "test"):
-        class_folder(tmp_path / "set" / part, {"a": 3, "b": 3 if part != "test" else 5})
-    data = quietly(tmp_path / "set", tmp_path)
-    assert len(data.y_test) == 8
-    assert said(data, "skipped", "val:")
-
-
-def test_test_folder_without_classes_is_no_test_part(tmp_path):
-    class_folder(tmp_path / "set" / "train", {"a": 5, "b": 5})
-    saved(tmp_path / "set" / "test" / "1.png")
-    data = quietly(tmp_path / "set", tmp_path)
-    assert len(data.x_train) + len(data.x_test) == 10
-    assert said(data, "no test part")
-    assert said(data, "no class folders")
-
-
-def test_train_alone_is_split(tmp_path):
-    class_folder(tmp_path / "set" / "train", {"a": 5, "b": 5})
-    assert quietly(tmp_path / "set", tmp_path).classes == ("a", "b")
-
-
-def test_train_can_be_a_class_of_trains(tmp_path):
-    root = class_folder(tmp_path / "vehicles", {"bus": 4, "train": 4})
-    assert quietly(root, tmp_path).classes == ("bus", "train")
-    nested = class_folder(tmp_path / "nested", {"bus": 4, "train/steam": 2, "train/electric": 2})
-    assert quietly(nested, tmp_path).classes == ("bus", "train")
-
-
-def test_train_folder_with_images_of_its_own_is_a_class(tmp_path):
-    root = class_folder(tmp_path / "set", {"train": 3, "train/steam": 2, "test": 4})
-    data = quietly(root, tmp_path)
-    assert data.classes == ("test", "train")
-    assert np.bincount(np.concatenate([data.y_train, data.y_test])).tolist() == [4, 5]
-
-
-def test_images_in_subfolders_of_a_class(tmp_path):
-    root = class_folder(tmp_path / "set", {"a/images/2020": 3, "a/images/2021": 2, "b": 3})
-    data = quietly(root, tmp_path)
-    assert np.bincount(np.concatenate([data.y_train, data.y_test])).tolist() == [5, 3]
 
 
 def test_images_deeper_than_the_recursion_limit(tmp_path):
@@ -125,29 +116,14 @@ def test_images_deeper_than_the_recursion_limit(tmp_path):
     assert len(data.y_train) + len(data.y_test) == 7
 
 
-def test_numeric_class_names_are_sorted_by_value(tmp_path):
-    root = class_folder(tmp_path / "set", {"10": 2, "9": 2, "1": 2})
-    assert quietly(root, tmp_path).classes == ("1", "9", "10")
-
-
-def test_unicode_and_spaces_in_names(tmp_path):
-    root = class_folder(tmp_path / "Meine Bilder", {"Käfer grün": 3, "猫": 3, "emoji 🐕": 3})
-    saved(root / "猫" / "ein Bild\twith\nnewline 'and' \"quotes\".png")
-    data = quietly(root, tmp_path)
-    assert set(data.classes) == {"Käfer grün", "猫", "emoji 🐕"}
-    assert len(data.y_train) + len(data.y_test) == 10
-
-
-def test_file_name_that_is_not_utf8(tmp_path):
+@pytest.mark.parametrize("name", [b"caf\xe9.png", b"a\tb\nc 'd' \"e\".png"])
+def test_odd_file_names(tmp_path, name):
     root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
-    content = (root / "a" / "000.png").read_bytes()
     try:
-        with (root / "a" / os.fsdecode(b"caf\xe9.png")).open("wb") as file:
-            file.write(content)
+        (root / "a" / os.fsdecode(name)).write_bytes((root / "a" / "000.png").read_bytes())
     except OSError:
         pytest.skip("this file system takes UTF-8 names alone")
-    data = quietly(root, tmp_path)
-    assert len(data.y_train) + len(data.y_test) == 7
+    assert counts(quietly(root, tmp_path)) == [4, 3]
 
 
 def test_class_names_equal_after_unicode_normalisation_are_merged(tmp_path):
@@ -157,8 +133,7 @@ def test_class_names_equal_after_unicode_normalisation_are_merged(tmp_path):
         pytest.skip("this file system holds the two spellings for one name")
     data = quietly(root, tmp_path)
     assert data.classes == (composed, "b")
-    assert np.bincount(np.concatenate([data.y_train, data.y_test])).tolist() == [5, 2]
-    assert said(data, "Unicode normalisation")
+    assert counts(data) == [5, 2]
 
 
 def test_hidden_and_system_files_are_ignored(tmp_path):
@@ -174,21 +149,6 @@ def test_hidden_and_system_files_are_ignored(tmp_path):
     assert len(data.y_train) + len(data.y_test) == 6
     assert said(data, "7 entries", "not images")
     assert data.skipped == ()
-
-
-def test_empty_class_folder_is_skipped_with_a_message(tmp_path):
-    root = class_folder(tmp_path / "set", {"a": 3, "hollow": 0, "b": 3})
-    data = quietly(root, tmp_path)
-    assert data.classes == ("a", "b")
-    assert said(data, "skipped 1 empty class folder", "'hollow'")
-
-
-def test_class_with_one_image_is_trained_on_and_reported_as_untestable(tmp_path):
-    root = class_folder(tmp_path / "set", {"a": 5, "b": 5, "rare": 1})
-    data = quietly(root, tmp_path)
-    assert 2 in data.y_train
-    assert 2 not in data.y_test
-    assert said(data, "1 class with a single image cannot be tested", "'rare'")
 
 
 @pytest.mark.parametrize("place", ["run", "a/run", "train/a/run"])
@@ -252,36 +212,11 @@ def test_many_unreadable_files_are_counted(tmp_path):
     assert said(data, "30 of 36", "10 of them not listed")
 
 
-def test_classes_that_differ_in_case_stay_separate_with_a_message(tmp_path):
-    root = class_folder(tmp_path / "letters", {"A": 3, "a": 3, "b": 3})
-    if len(list(root.iterdir())) == 2:
-        pytest.skip("this file system does not tell case")
-    data = quietly(root, tmp_path)
-    assert data.classes == ("A", "a", "b")
-    assert said(data, "'A' and 'a'", "case")
-
-
-def test_test_class_matches_in_another_case(tmp_path):
-    class_folder(tmp_path / "set" / "train", {"Cat": 3, "Dog": 3})
-    class_folder(tmp_path / "set" / "test", {"cat": 2, "Dog": 1})
-    data = quietly(tmp_path / "set", tmp_path)
-    assert data.y_test.tolist() == [0, 0, 1]
-    assert said(data, "'Cat'")
-
-
 def test_class_without_training_images_is_refused(tmp_path):
     class_folder(tmp_path / "set" / "train", {"a": 3, "b": 3})
     class_folder(tmp_path / "set" / "test", {"a": 2, "stranger": 1})
     with pytest.raises(ValueError, match="'stranger'"):
         quietly(tmp_path / "set", tmp_path)
-
-
-def test_class_without_test_images_is_reported(tmp_path):
-    class_folder(tmp_path / "set" / "train", {"a": 3, "b": 3})
-    class_folder(tmp_path / "set" / "test", {"a": 2, "b": 0})
-    data = quietly(tmp_path / "set", tmp_path)
-    assert data.y_test.tolist() == [0, 0]
-    assert said(data, "without a test image", "'b'")
 
 
 def test_links_are_followed_and_loops_end(tmp_path):
@@ -295,37 +230,25 @@ def test_links_are_followed_and_loops_end(tmp_path):
     (root / "b" / "link.png").symlink_to(elsewhere / "c" / "000.png")
     data = quietly(root, tmp_path)
     assert data.classes == ("a", "b", "linked")
-    assert np.bincount(np.concatenate([data.y_train, data.y_test])).tolist() == [3, 4, 2]
+    assert counts(data) == [3, 4, 2]
     assert said(data, "a link back")
 
 
-def test_pipe_with_the_name_of_an_image_is_skipped(tmp_path):
+def test_entries_that_are_no_images_of_a_class(tmp_path):
     root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     os.mkfifo(root / "a" / "pipe.jpg")
-    data = quietly(root, tmp_path)
-    assert data.skipped == ((str(root / "a" / "pipe.jpg"), "not a regular file"),)
-
-
-def test_images_beside_the_class_folders_are_skipped(tmp_path):
-    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     saved(root / "stray.png")
-    data = quietly(root, tmp_path)
-    assert data.skipped == ((str(root / "stray.png"), "in no class folder"),)
-
-
-def test_animations_are_counted(tmp_path):
-    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     frames = [picture(seed=i) for i in range(3)]
     frames[0].save(root / "a" / "moving.gif", save_all=True, append_images=frames[1:])
-    data = quietly(root, tmp_path)
-    assert said(data, "1 animated image")
-
-
-def test_grey_and_colour_in_one_folder(tmp_path):
-    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
     saved(root / "a" / "grey.png", picture().convert("L"))
-    assert quietly(root, tmp_path).image_shape == (3, 24, 24)
-    assert quietly(root, tmp_path, channels=1).image_shape == (1, 24, 24)
+    data = quietly(root, tmp_path)
+    assert data.skipped == (
+        (str(root / "a" / "pipe.jpg"), "not a regular file"),
+        (str(root / "stray.png"), "in no class folder"),
+    )
+    assert said(data, "1 animated image")
+    assert data.image_shape == (3, 24, 24)
+    assert quietly(root, tmp_path, channels=1, image_size=(10, 20)).image_shape == (1, 10, 20)
 
 
 @pytest.mark.parametrize(
@@ -350,46 +273,50 @@ def test_image_size_is_chosen_with_a_message(tmp_path, sizes, side):
     assert said(data, f"image_size is {side}")
 
 
-def test_image_size_with_two_sides(tmp_path):
-    root = class_folder(tmp_path / "set", {"a": 3, "b": 3})
-    assert quietly(root, tmp_path, image_size=(10, 20)).image_shape == (3, 10, 20)
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"only": 3}, "at least two classes; it has 3 of 'only'"),
+        ({}, "it holds 0 images and no such folder"),
+        ({"": 1}, "it holds 1 image and no such folder"),
+        ({"a": 0, "b": 0}, "it holds 0 images and no such folder"),
+        ({"pets/cat": 3, "pets/dog": 3}, "Pass .*set/pets"),
+        ({"a": 1, "b": 1}, "no image is left to test on"),
+    ],
+)
+def test_folders_without_classes_are_refused(tmp_path, files, message):
+    (tmp_path / "set").mkdir()
+    with pytest.raises(ValueError, match=message) as caught:
+        quietly(class_folder(tmp_path / "set", files), tmp_path)
+    assert "\n" not in str(caught.value)
 
 
-def test_mistakes_give_one_clear_line(tmp_path):
-    def message(source, kind=ValueError, **options):
-        with pytest.raises(kind) as caught:
-            quietly(source, tmp_path, **options)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_size": 0}, "image_size"),
+        ({"image_size": (3, 4, 5)}, "image_size"),
+        ({"channels": 2}, "channels"),
+        ({"test_fraction": 1.0}, "test_fraction"),
+        ({"max_pixels": 0}, "max_pixels"),
+        ({"workers": 0}, "workers"),
+        ({"split_seed": -1}, "split_seed: Input should be greater than or equal to 0; got -1"),
+        ({"seed": 1}, "no option 'seed'; choose from image_size, channels, split_seed"),
+        ({"options": 32}, "options must be a DataOptions; got 32"),
+        ({"n_per_class": 3}, "n_per_class applies to caltech256, not to"),
+        ({"layout": "NHWC"}, "layout applies to npz"),
+    ],
+)
+def test_mistaken_options_give_one_line(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        quietly(class_folder(tmp_path / "set", {"a": 1, "b": 1}), tmp_path, **options)
+    assert "\n" not in str(caught.value)
 
-    class_folder(tmp_path / "photos", {"only": 3})
-    (tmp_path / "bare").mkdir()
-    saved(tmp_path / "flat" / "1.png")
-    class_folder(tmp_path / "hollow", {"a": 0, "b": 0})
+
+def test_archive_is_no_source(tmp_path):
     (tmp_path / "thing.zip").touch()
-    assert "photos?" in message(tmp_path / "photo", FileNotFoundError)
-    assert "Check the path" in message(tmp_path / "xyz" / "abc", FileNotFoundError)
-    assert "two classes; it has only 'only'" in message(tmp_path / "photos")
-    assert "holds no images" in message(tmp_path / "bare")
-    assert "1 image and no class folders" in message(tmp_path / "flat")
-    assert "holds no images" in message(tmp_path / "hollow")
-    class_folder(tmp_path / "unzipped" / "pets", {"cat": 3, "dog": 3})
-    assert f"Pass {tmp_path / 'unzipped' / 'pets'}" in message(tmp_path / "unzipped")
-    assert "Unpack" in message(tmp_path / "thing.zip")
-    good = class_folder(tmp_path / "good", {"a": 3, "b": 3})
-    assert "image_size" in message(good, image_size=0)
-    assert "image_size" in message(good, image_size=(3, 4, 5))
-    assert "channels" in message(good, channels=2)
-    assert "test_fraction" in message(good, test_fraction=1.0)
-    assert "max_pixels" in message(good, max_pixels=0)
-    assert "workers" in message(good, workers=0)
-    assert "split_seed: Input should be greater than or equal to 0; got -1" in message(good, split_seed=-1)
-    assert "no option 'seed'; choose from image_size, channels, split_seed" in message(good, seed=1)
-    assert "options must be a DataOptions; got 32" in message(good, options=32)
-    assert "n_per_class applies to caltech256, not to" in message(good, n_per_class=3)
-    assert "layout applies to npz" in message(good, layout="NHWC")
-    singles = class_folder(tmp_path / "singles", {"a": 1, "b": 1})
-    assert "no image is left to test on" in message(singles)
+    with pytest.raises(ValueError, match="Unpack"):
+        quietly(tmp_path / "thing.zip", tmp_path)
 
 
 def test_folder_in_the_data_folder_is_found_by_name(tmp_path):

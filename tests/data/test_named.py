@@ -111,16 +111,22 @@ def test_digits_are_scikit_learns_scaled():
     assert load("digits", log=lambda line: None, image_size=32, channels=3).image_shape == (3, 32, 32)
 
 
-def test_cifar10_in_the_official_files(tmp_path, official):
+@pytest.fixture
+def ten(tmp_path, official):
+    """The folder of cifar10, its images and labels."""
     x, y = cifar10(tmp_path)
     official("cifar10", tmp_path / "cifar-10-batches-py")
-    data = quietly("cifar10", tmp_path)
-    np.testing.assert_array_equal(data.x_train, x[:100])
-    np.testing.assert_array_equal(data.x_test, x[100:])
-    np.testing.assert_array_equal(data.y_train, y[:100])
-    assert data.classes[3] == "cat"
-    assert data.name == "cifar10"
-    assert data.notes == ()
+    return tmp_path / "cifar-10-batches-py", x, y
+
+
+def test_cifar10_in_the_official_files(tmp_path, ten):
+    folder, x, y = ten
+    for source, options in (("cifar10", {}), ("CIFAR-10", {"data_dir": folder}), (folder, {})):
+        data = quietly(source, tmp_path, **options)
+        np.testing.assert_array_equal(data.x_train, x[:100])
+        np.testing.assert_array_equal(data.x_test, x[100:])
+        np.testing.assert_array_equal(data.y_train, y[:100])
+        assert (data.classes[3], data.name, data.notes) == ("cat", "cifar10", ())
     assert quietly("cifar10", tmp_path, image_size=16).image_shape == (3, 16, 16)
 
 
@@ -128,39 +134,27 @@ def test_cifar100_has_the_fine_labels(tmp_path, official):
     cifar100(tmp_path)
     official("cifar100", tmp_path / "cifar-100-python")
     data = quietly("cifar100", tmp_path)
-    assert data.n_classes == 100
-    assert data.classes[7] == "fine7"
+    assert data.classes == tuple(f"fine{k}" for k in range(100))
     assert data.y_train.tolist() == [*range(100), *range(100)]
 
 
-@pytest.mark.parametrize("home", [".", "cifar10", "CIFAR10", "cifar-10"])
-@pytest.mark.parametrize("spelling", ["cifar10", "CIFAR-10", "Cifar_10"])
+@pytest.mark.parametrize(
+    ("home", "spelling"), [("cifar10", "cifar10"), ("CIFAR10", "CIFAR-10"), ("cifar-10", "Cifar_10")]
+)
 def test_usual_subfolders_and_spellings(tmp_path, official, home, spelling):
     cifar10(tmp_path / home)
     official("cifar10", tmp_path / home / "cifar-10-batches-py")
     assert quietly(spelling, tmp_path).name == "cifar10"
 
 
-def test_official_folder_as_data_dir_or_as_source(tmp_path, official):
-    cifar10(tmp_path)
-    folder = tmp_path / "cifar-10-batches-py"
-    official("cifar10", folder)
-    by_dir = quietly("cifar10", tmp_path, data_dir=folder)
-    by_source = quietly(folder, tmp_path)
-    assert by_dir.fingerprint == by_source.fingerprint
-    assert by_source.name == "cifar10"
-
-
-def test_cifar_file_with_another_checksum_is_refused_by_name(tmp_path, official):
-    cifar10(tmp_path)
-    folder = tmp_path / "cifar-10-batches-py"
-    official("cifar10", folder)
-    content = bytearray((folder / "data_batch_2").read_bytes())
+def test_cifar_file_with_another_checksum_is_refused_by_name(tmp_path, ten):
+    file = ten[0] / "data_batch_2"
+    content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    (folder / "data_batch_2").write_bytes(content)
+    file.write_bytes(content)
     with pytest.raises(ValueError, match=r"data_batch_2 is not the official file.*save your own images as \.npz"):
         quietly("cifar10", tmp_path)
-    (folder / "data_batch_2").unlink()
+    file.unlink()
     with pytest.raises(FileNotFoundError, match="data_batch_2 is missing"):
         quietly("cifar10", tmp_path)
 
@@ -182,22 +176,15 @@ def nested_lists():
 
 
 @pytest.mark.parametrize("content", ["trap", "nested"])
-def test_hostile_cifar_file_is_neither_run_nor_unpacked(tmp_path, official, content):
-    cifar10(tmp_path)
-    official("cifar10", tmp_path / "cifar-10-batches-py")
-    hostile = Trap(tmp_path / "sprung") if content == "trap" else nested_lists()
-    pickled(tmp_path / "cifar-10-batches-py" / "data_batch_2", hostile)
+def test_hostile_cifar_file_is_neither_run_nor_unpacked(tmp_path, ten, official, content):
+    hostile = {b"labels": Trap(tmp_path / "sprung")} if content == "trap" else nested_lists()
+    pickled(ten[0] / "data_batch_2", hostile)
     with pytest.raises(ValueError, match="not the official file"):
         quietly("cifar10", tmp_path)
-    assert not (tmp_path / "sprung").exists()
-
-
-def test_forged_checksum_runs_no_code(tmp_path, official):
-    cifar10(tmp_path)
-    pickled(tmp_path / "cifar-10-batches-py" / "data_batch_2", {b"labels": Trap(tmp_path / "sprung")})
-    official("cifar10", tmp_path / "cifar-10-batches-py")
-    with pytest.raises(ValueError, match=r"asks for posix\.system, which is not allowed"):
-        quietly("cifar10", tmp_path)
+    if content == "trap":  # nor with a forged checksum
+        official("cifar10", ten[0])
+        with pytest.raises(ValueError, match=r"asks for posix\.system, which is not allowed"):
+            quietly("cifar10", tmp_path)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -239,20 +226,6 @@ def test_archive_gives_what_is_in_it(tmp_path, official, name):
     assert again.fingerprint == expected.fingerprint
 
 
-def test_unofficial_archive_is_refused_if_strict(tmp_path, official):
-    archived("cifar10", tmp_path, tmp_path / "root", official)
-    with pytest.raises(ValueError, match="not the official archive"):
-        quietly("cifar10", tmp_path, data_dir=tmp_path / "root", strict=True)
-
-
-def test_read_only_collection_is_unpacked_in_the_cache_folder(tmp_path, official, monkeypatch):
-    archived("cifar10", tmp_path, tmp_path / "root", official)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    monkeypatch.setattr(named.os, "access", lambda path, mode: False)
-    assert len(quietly("cifar10", tmp_path, data_dir=tmp_path / "root").x_train) == 100
-    assert [path.name for path in (tmp_path / "root").iterdir()] == ["cifar-10-python.tar.gz"]
-
-
 def test_missing_set_is_downloaded(tmp_path, official, monkeypatch):
     expected = archived("cifar10", tmp_path, tmp_path / "server", official)
     one = named.PUBLISHED["cifar10"]
@@ -292,14 +265,15 @@ def test_tiny_imagenet(tmp_path):
     for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test)):
         np.testing.assert_allclose(x[:, 0].mean((1, 2)), (y + 1) * 60, atol=2)
     assert quietly("tiny_imagenet", tmp_path, image_size=64).image_shape == (3, 64, 64)
-    assert said(data, "12 + 6 images")
+    assert said(data, "18 labelled images", "110,000")
     assert data.skipped == ()
 
 
 def test_tiny_imagenet_sorted_by_class_and_incomplete(tmp_path):
     folder = tiny_imagenet(tmp_path)
     expected = quietly("tiny_imagenet", tmp_path)
-    lines = (folder / "val" / "val_annotations.txt").read_text().splitlines()
+    annotations = folder / "val" / "val_annotations.txt"
+    lines = annotations.read_text().splitlines()
     (folder / "val" / "images" / "val_0.JPEG").unlink()
     missing = quietly("tiny_imagenet", tmp_path)
     assert [reason for _, reason in missing.skipped] == ["no such file, or a broken link"]
@@ -307,12 +281,11 @@ def test_tiny_imagenet_sorted_by_class_and_incomplete(tmp_path):
         name, wnid = line.split("\t")[:2]
         (folder / "val" / wnid).mkdir(exist_ok=True)
         (folder / "val" / "images" / name).rename(folder / "val" / wnid / name)
-    (folder / "val" / "val_annotations.txt").unlink()
+    annotations.unlink()
     resorted = quietly("tiny_imagenet", tmp_path)
     assert sorted(resorted.y_test.tolist()) == sorted(expected.y_test.tolist()[1:])
-    shutil.rmtree(folder / "val")
-    (folder / "val").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"val_annotations\.txt is missing"):
+    annotations.write_text("val_1.JPEG\tn77\t0\n")
+    with pytest.raises(ValueError, match="or a class that train lacks"):
         quietly("tiny_imagenet", tmp_path)
 
 
@@ -323,9 +296,8 @@ def test_caltech256(tmp_path):
     assert data.image_shape == (3, 64, 64)
     assert np.bincount(data.y_train).tolist() == [5, 5, 5]
     assert np.bincount(data.y_test).tolist() == [7, 7, 7]
-    assert said(data, "skipped the clutter class (12 images)")
-    assert said(data, "2 entries")
-    assert said(data, "48 images", "30,607")
+    assert said(data, "skipped the clutter class")
+    assert said(data, "48 labelled images", "30,607")
     same = quietly("caltech256", tmp_path, n_per_class=5, split_seed=3)
     other = quietly("caltech256", tmp_path, n_per_class=5, split_seed=4)
     assert data.fingerprint == same.fingerprint != other.fingerprint
@@ -340,28 +312,30 @@ def test_caltech256_with_too_few_images(tmp_path):
     assert said(data, "60 images or fewer", "test_fraction=0.2")
     with pytest.raises(ValueError, match=r"n_per_class=12 leaves nothing to test on: class 'ak47' has 12"):
         quietly("caltech256", tmp_path, n_per_class=12)
-    with pytest.raises(ValueError, match="n_per_class: Input should be greater than or equal to 1"):
-        quietly("caltech256", tmp_path, n_per_class=0)
 
 
 @pytest.mark.parametrize(
-    ("typo", "meant"),
-    [("cifer10", "cifar10"), ("CIFAR", "cifar10"), ("tinyimgnet", "tiny_imagenet"), ("digit", "digits")],
+    ("typo", "hint"),
+    [
+        ("cifer10", "Did you mean 'cifar10'"),
+        ("CIFAR", "Did you mean 'cifar10'"),
+        ("tinyimgnet", "Did you mean 'tiny_imagenet'"),
+        ("zebra", "digits, cifar10, cifar100, tiny_imagenet, caltech256"),
+        ("./photos", "there is no file or folder photos"),
+    ],
 )
-def test_misspelt_name_gets_a_suggestion(tmp_path, typo, meant):
-    with pytest.raises(ValueError, match=f"Did you mean '{meant}'") as caught:
+def test_unknown_source_gets_a_suggestion(tmp_path, typo, hint):
+    with pytest.raises(FileNotFoundError, match=hint) as caught:
         quietly(typo, tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_name_gets_the_list(tmp_path):
-    with pytest.raises(ValueError, match="digits, cifar10, cifar100, tiny_imagenet, caltech256"):
-        quietly("zebra", tmp_path)
+def test_mistaken_types_and_folders(tmp_path):
     for source in ("", b"x", 3, None, ["photos"]):
         with pytest.raises(ValueError, match="a name or a path"):
             quietly(source, tmp_path)
+    (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="is a file"):
-        (tmp_path / "file").touch()
         quietly("cifar10", tmp_path, data_dir=tmp_path / "file")
 
 
@@ -373,16 +347,13 @@ def test_name_has_precedence_over_a_folder_with_a_message(tmp_path, monkeypatch)
     assert quietly(Path("digits"), tmp_path).classes == ("a", "b")
 
 
-def test_data_folder_is_the_option_then_the_variable_then_the_cache(tmp_path, official, monkeypatch):
-    cifar10(tmp_path / "data")
-    official("cifar10", tmp_path / "data" / "cifar-10-batches-py")
+def test_data_folder_is_the_option_then_the_variable_then_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("ESUPCON_DATA", raising=False)
     assert data_root(None) == tmp_path / "esupcon"
     monkeypatch.setenv("ESUPCON_DATA", str(tmp_path / "data"))
     assert data_root(None) == tmp_path / "data"
     assert data_root(tmp_path / "mine") == tmp_path / "mine"
-    assert len(load("cifar10", log=lambda line: None).x_train) == 100
 
 
 @pytest.fixture
@@ -406,30 +377,14 @@ def test_real_cifar10(real, tmp_path):
     np.testing.assert_allclose(mean, [0.4914, 0.4822, 0.4465], atol=1e-4)  # as is known of it
 
 
-def test_real_tiny_imagenet(real, tmp_path):
-    data = quietly("tiny_imagenet", tmp_path, data_dir=real, image_size=64)
-    assert data.n_classes == 200
-    assert set(np.bincount(data.y_train)) == {5}
-    assert set(np.bincount(data.y_test)) == {2}
-    assert data.skipped == ()
-    path = sorted((real / "tiny-imagenet-200" / "train").iterdir())[3] / "images"
-    first = Image.open(sorted(path.iterdir())[0]).convert("RGB")
-    np.testing.assert_array_equal(data.x_train[15], np.asarray(first).transpose(2, 0, 1))
-
-
-def test_real_caltech256(real, tmp_path):
-    data = quietly("caltech256", tmp_path, data_dir=real, n_per_class=6)
-    assert data.n_classes == 10
-    assert len(data.x_test) == 20
-    assert data.skipped == ()
-
-
-def test_real_cifar100_as_npz(real, tmp_path):
-    data = quietly(real / "cifar100-20k.npz", tmp_path)
-    assert data.n_classes == 100
-    assert data.image_shape == (3, 32, 32)
-    with np.load(real / "cifar100-20k.npz") as raw:
-        np.testing.assert_array_equal(data.x_test[17], raw["x_test"][17].transpose(2, 0, 1))
+@pytest.mark.parametrize(
+    ("name", "options", "n_classes", "per_class"),
+    [("tiny_imagenet", {"image_size": 64}, 200, (5, 2)), ("caltech256", {"n_per_class": 6}, 10, (6, 2))],
+)
+def test_real_image_files(real, tmp_path, name, options, n_classes, per_class):
+    data = quietly(name, tmp_path, data_dir=real, **options)
+    assert (data.n_classes, data.skipped) == (n_classes, ())
+    assert ({*np.bincount(data.y_train)}, {*np.bincount(data.y_test)}) == ({per_class[0]}, {per_class[1]})
 
 
 # --- Downloads ---
@@ -438,49 +393,34 @@ CONTENT = bytes(range(256)) * 4000
 MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
-class Server:
-    """Serves CONTENT, or does what `next` says."""
-
-    def __init__(self):
-        self.next = "serve"
-        self.n_requests = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                outer.answer(self)
-
-            def log_message(self, *arguments):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/file.tar.gz"
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    def close(self):
-        self.http.shutdown()
-        self.http.server_close()
-        self.thread.join()
-
-    def answer(self, request):
-        self.n_requests += 1
-        if isinstance(self.next, int):
-            request.send_error(self.next)
-            return
-        body = b"<html>please log in</html>" if self.next == "portal" else CONTENT
-        request.send_response(200)
-        if self.next != "no length":
-            request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        request.wfile.write(body[: len(body) // 2] if self.next == "break off" else body)
-
-
 @pytest.fixture
 def server():
-    server = Server()
-    yield server
-    server.close()
+    """A server of CONTENT that can be told to answer otherwise, and counts its requests."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            http.n_requests += 1
+            if isinstance(http.next, int):
+                self.send_error(http.next)
+                return
+            body = b"<html>please log in</html>" if http.next == "portal" else CONTENT
+            self.send_response(200)
+            if http.next != "no length":
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2] if http.next == "break off" else body)
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        http.next, http.n_requests = "serve", 0
+        http.url = f"http://127.0.0.1:{http.server_port}/file.tar.gz"
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield http
+        http.shutdown()
+        thread.join()
 
 
 @pytest.fixture
@@ -506,7 +446,6 @@ def test_download_is_complete_and_alone(server, target, length):
     ("answer", "message"),
     [
         (404, "HTTP Error 404"),
-        (503, "HTTP Error 503"),
         ("break off", "received 512,000 bytes"),
         ("portal", f"not {MD5}"),
     ],
@@ -531,7 +470,7 @@ def test_download_without_a_server_or_a_writable_folder(server, target, tmp_path
 
 def test_endless_download_is_stopped(server, target, monkeypatch):
     monkeypatch.setattr(named, "_MOST_DOWNLOADED", 1000)
-    with pytest.raises(OSError, match="more than"):
+    with pytest.raises(OSError, match=r"received 262,144 bytes"):
         download(server.url, target, MD5, lambda line: None)
     assert left_in(target.parent) == []
 
@@ -604,23 +543,20 @@ def test_archive_writes_nothing_outside(root, name, kind):
     assert left_in(root.parent) == ["root"]
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, "zip"])
 def test_links_and_devices_are_refused(root, kind):
-    link = tarfile.TarInfo("top/link")
-    link.type, link.linkname = kind, "/etc"
+    if kind == "zip":
+        archive, info = packed(root / "archive", FILES, "zip"), zipfile.ZipInfo("top/link")
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        with zipfile.ZipFile(archive, "a") as bundle:
+            bundle.writestr(info, "/etc")
+    else:
+        link = tarfile.TarInfo("top/link")
+        link.type, link.linkname = kind, "/etc"
+        archive = packed(root / "archive", [*FILES.items(), link, ("top/link/passwd", b"x")])
     with pytest.raises(ValueError, match="a link or device: refused"):
-        unpacked(packed(root / "archive", [*FILES.items(), link, ("top/link/passwd", b"x")]), root)
-    assert left_in(root) == ["archive"]
-
-
-def test_link_in_a_zip_is_refused(root):
-    info = zipfile.ZipInfo("top/link")
-    info.external_attr = (stat.S_IFLNK | 0o777) << 16
-    archive = packed(root / "archive", FILES, "zip")
-    with zipfile.ZipFile(archive, "a") as bundle:
-        bundle.writestr(info, "/etc")
-    with pytest.raises(ValueError, match="a link or device"):
         unpacked(archive, root)
+    assert left_in(root) == ["archive"]
 
 
 @pytest.mark.parametrize("kind", ["w:gz", "zip"])

@@ -3,7 +3,8 @@
 import json
 from collections import Counter
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, permutations
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from esupcon.data import Dataset
-from esupcon.data.scenarios import NOISE_KINDS, Scenario, imbalance, label_noise, low_sample, prepare
+from esupcon.data.scenarios import NoiseKind, Scenario, imbalance, label_noise, low_sample, prepare
 
 rates = st.floats(0, 1, allow_nan=False)
 seeds = st.integers(0, 2**32)
@@ -141,7 +142,7 @@ def some_subset_can_be_shuffled(labels, n_wrong):
     return sum(min(size, n_wrong // 2) for size in sizes) >= n_wrong
 
 
-@given(label_arrays(min_classes=2), rates, seeds, st.sampled_from(NOISE_KINDS))
+@given(label_arrays(min_classes=2), rates, seeds, st.sampled_from(get_args(NoiseKind)))
 @settings(max_examples=300)
 def test_label_noise_changes_the_exact_share(labels, rate, seed, kind):
     n_wrong = round(rate * len(labels))
@@ -167,8 +168,6 @@ def test_label_noise_changes_the_exact_share(labels, rate, seed, kind):
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=7), st.integers(1, 7))
 def test_refused_shuffles_are_impossible(labels, n_wrong):
     """Against every permutation of every subset."""
-    from itertools import permutations
-
     assume(n_wrong <= len(labels) and len(set(labels)) > 1)
     possible = any(
         all(a != b for a, b in zip(chosen, dealt, strict=True))
@@ -217,7 +216,7 @@ def test_wrong_labels_are_spread_over_all_other_classes(kind):
     ("call", "message"),
     [
         (lambda y, rng: low_sample(y, 21, rng), "n_train is 21, and there are 20 samples"),
-        (lambda y, rng: low_sample(y, 0, rng), "n_train must be a whole number of samples, 1 or more; got 0"),
+        (lambda y, rng: low_sample(y, 0, rng), "n_train must be a whole number, 1 or more; got 0"),
         (lambda y, rng: low_sample(y, 2.5, rng), "got 2.5"),
         (lambda y, rng: low_sample(y, 5, 0), "Pass numpy.random.default_rng"),
         (lambda y, rng: low_sample(y.astype(float), 5, rng), "array of integers, not empty; got float64"),
@@ -225,10 +224,10 @@ def test_wrong_labels_are_spread_over_all_other_classes(kind):
         (lambda y, rng: low_sample(y.reshape(2, 10), 5, rng), r"shape \(2, 10\)"),
         (lambda y, rng: imbalance(y, 1.5, rng), "imbalance_rate must be from 0 to 1; got 1.5"),
         (lambda y, rng: imbalance(y, float("nan"), rng), "got nan"),
-        (lambda y, rng: imbalance(y * 0, 0.5, rng), "needs at least two; all 20 labels are 0"),
+        (lambda y, rng: imbalance(y * 0, 0.5, rng), "need at least two classes; all labels are 0"),
         (lambda y, rng: label_noise(y, -0.1, rng), "noise_rate must be from 0 to 1; got -0.1"),
         (lambda y, rng: label_noise(y, "0.1", rng), "got '0.1'"),
-        (lambda y, rng: label_noise(y * 0 + 3, 0.5, rng), "two classes to confuse; all 20 labels are 3"),
+        (lambda y, rng: label_noise(y * 0 + 3, 0.5, rng), "need at least two classes; all labels are 3"),
         (lambda y, rng: label_noise(y, 0.1, rng, kind="typo"), "one of shuffle, symmetric, pair; got 'typo'"),
         (lambda y, rng: label_noise(y, 0.05, rng), r"cannot shuffle 1 of 20 .* noise_rate=0.1 \(2 labels\)"),
         (lambda y, rng: Scenario(n_train=30).apply(y), "n_train is 30, and there are 20 samples"),
@@ -352,5 +351,5 @@ def test_prepare_without_a_held_out_part():
     assert len(prepared.held) == len(prepared.y_held) == 0
     np.testing.assert_array_equal(prepared.fit, np.arange(60))
     for fraction in (-0.1, 1.0, float("nan")):
-        with pytest.raises(ValueError, match="validation_fraction must lie between 0"):
+        with pytest.raises(ValueError, match="validation_fraction must be at least 0 and below 1"):
             prepare(dataset_of(), Scenario(), fraction, seed=0)

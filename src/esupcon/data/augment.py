@@ -35,6 +35,7 @@ LUMA = (0.299, 0.587, 0.114)
 IQ = ((0.595716, -0.274453, -0.321263), (0.211456, -0.522591, 0.311135))
 
 
+@torch.no_grad()
 def two_views(
     images: Tensor,
     generator: torch.Generator,
@@ -55,101 +56,57 @@ def two_views(
 
     ``mean`` and ``std`` replace those of the augmentation.
     """
-    return _views(images, generator, augmentation, mean, std, count=2)
-
-
-def one_view(
-    images: Tensor,
-    generator: torch.Generator,
-    augmentation: str | Augmentation = "simclr",
-    *,
-    mean: Numbers | None = None,
-    std: Numbers | None = None,
-) -> Tensor:
-    """Return one view of each sample, (n, ...), otherwise as ``two_views``."""
-    return _views(images, generator, augmentation, mean, std, count=1)
-
-
-@torch.no_grad()
-def _views(
-    images: Tensor,
-    generator: torch.Generator,
-    augmentation: str | Augmentation,
-    mean: Numbers | None,
-    std: Numbers | None,
-    count: int,
-) -> Tensor:
     chosen = find_augmentation(augmentation)
-    if is_table(images) != isinstance(chosen, TableAugmentation):
-        raise ValueError(
-            f"augmentation {augmentation!r} is for {'tables' if isinstance(chosen, TableAugmentation) else 'images'}; "
-            f"the batch is {images.dtype} of shape {tuple(images.shape)}. Images are uint8 (n, C, H, W), tables float "
-            "(n, d)."
-        )
-    if not isinstance(generator, torch.Generator):
-        raise ValueError(  # noqa: TRY004 - every mistake at the public edge is a ValueError
-            f"generator must be a torch.Generator; got {type(generator).__name__}. "
-            "Pass torch.Generator().manual_seed(seed)."
-        )
-    centre, spread = per_channel(images, mean, std, chosen)
+    for name, value, kind in (("images", images, Tensor), ("generator", generator, torch.Generator)):
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} must be a torch.{kind.__name__}; got {type(value).__name__}.")  # noqa: TRY004
+    _check_batch(images, chosen)
+    centre, spread = (_per_channel(images, chosen, name, given) for name, given in (("mean", mean), ("std", std)))
     if isinstance(chosen, TableAugmentation):
         standard = (images - centre.to(images.device)) / spread.to(images.device)
-        return _table_views(standard.to(torch.float32), generator, chosen, count)
-    return _image_views(images, generator, chosen, centre, spread, count)
+        return _table_views(standard.to(torch.float32), generator, chosen)
+    return _image_views(images, generator, chosen, centre, spread)
 
 
-def is_table(batch: Tensor) -> bool:
-    """Return True for a floating-point table (n, d), False for uint8 images (n, C, H, W); refuse anything else."""
-    if not isinstance(batch, Tensor):
-        raise ValueError(  # noqa: TRY004 - every mistake at the public edge is a ValueError
-            f"a batch must be a torch tensor; got {type(batch).__name__}. Pass torch.from_numpy(array)."
-        )
+def _check_batch(batch: Tensor, augmentation: Augmentation) -> None:
     shape = tuple(batch.shape)
-    if batch.ndim == 2 and batch.is_floating_point():
-        if not torch.isfinite(batch).all():
-            raise ValueError(
-                f"a table must hold finite numbers; this one of shape {shape} has NaN or inf. Impute it first."
-            )
-        return True
-    if batch.ndim != 4 or batch.dtype != torch.uint8 or shape[1] not in (1, 3) or 0 in shape[2:]:
+    if isinstance(augmentation, TableAugmentation):
+        expected = "a finite floating-point table (n, d)"
+        valid = batch.ndim == 2 and batch.is_floating_point() and bool(torch.isfinite(batch).all())
+    else:
+        expected = "uint8 images (n, C, H, W) with 1 or 3 channels"
+        valid = batch.ndim == 4 and batch.dtype == torch.uint8 and shape[1] in (1, 3) and 0 not in shape[2:]
+    if not valid:
+        nan = " with NaN or inf" if batch.is_floating_point() and not torch.isfinite(batch).all() else ""
         raise ValueError(
-            "a batch must be uint8 images (n, C, H, W) with 1 or 3 channels, or a floating-point table (n, d); "
-            f"got {batch.dtype} of shape {shape}."
+            f"a batch for {type(augmentation).__name__} must be {expected}; got {batch.dtype} of shape {shape}{nan}."
         )
-    return False
 
 
-def per_channel(
-    batch: Tensor, mean: Numbers | None, std: Numbers | None, augmentation: Augmentation
-) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation of each channel of the batch, on the CPU; those of the augmentation for None."""
+def _per_channel(batch: Tensor, augmentation: Augmentation, name: str, given: Numbers | None) -> Tensor:
+    """Return the mean or std of each channel of the batch, on the CPU; that of the augmentation for None."""
     channels = batch.shape[1]
-    dtype = torch.promote_types(batch.dtype, torch.float32)
-    found = []
-    for name, given in (("mean", mean), ("std", std)):
-        values = getattr(augmentation, name) if given is None else given
-        values = torch.as_tensor(values, dtype=dtype, device="cpu").flatten()
-        if len(values) not in (1, channels):
-            raise ValueError(f"{name} must be one number or one for each of {channels} channels; got {len(values)}.")
-        if not torch.isfinite(values).all() or (name == "std" and (values <= 0).any()):
-            raise ValueError(f"{name} must be finite{', and above 0' * (name == 'std')}; got {values.tolist()}.")
-        found.append(values.expand(channels))
-    return found[0], found[1]
+    values = torch.as_tensor(
+        getattr(augmentation, name) if given is None else given,
+        dtype=torch.promote_types(batch.dtype, torch.float32),
+        device="cpu",
+    ).flatten()
+    if len(values) not in (1, channels) or not torch.isfinite(values).all() or (name == "std" and (values <= 0).any()):
+        raise ValueError(
+            f"{name} must be one finite number{' above 0' * (name == 'std')}, or one for each of {channels} channels; "
+            f"got {values.tolist()}."
+        )
+    return values.expand(channels)
 
 
 def _image_views(
-    images: Tensor,
-    generator: torch.Generator,
-    augmentation: ImageAugmentation,
-    centre: Tensor,
-    spread: Tensor,
-    count: int,
+    images: Tensor, generator: torch.Generator, augmentation: ImageAugmentation, centre: Tensor, spread: Tensor
 ) -> Tensor:
     """Return ``clamp(M x + offset)`` of the resampled images, a block at a time so that a block stays in the cache."""
     n, channels, height, width = images.shape
     device = images.device
     # Sample by sample, so that a sample's draws depend neither on the other samples nor on their number.
-    size = (n, count, GEOMETRY_DRAWS + COLOUR_DRAWS)
+    size = (n, 2, GEOMETRY_DRAWS + COLOUR_DRAWS)
     draws = torch.rand(size, generator=generator, device=generator.device, dtype=torch.float32)
     geometry, colour = draws.split([GEOMETRY_DRAWS, COLOUR_DRAWS], dim=-1)
     maps = _geometry(geometry, augmentation, height, width).to(device)
@@ -160,24 +117,26 @@ def _image_views(
     matrix = gain[..., None, None] * bracket / (255 * spread[:, None])
     luma = torch.tensor(LUMA if channels == 3 else (1.0,), device=device, dtype=torch.float32) / 255
 
-    views = torch.empty(count, n, channels, height * width, device=device, dtype=torch.float32)
-    block = _block_size(images, count)
+    views = torch.empty(2, n, channels, height * width, device=device, dtype=torch.float32)
+    block = max(1, n)
+    if device.type == "cpu":
+        block = torch.get_num_threads() * max(4, BLOCK_FLOATS // (2 * channels * height * width))
     for start in range(0, n, block):
         part = slice(start, start + block)
         pixels = images[part].to(torch.float32, memory_format=torch.contiguous_format)
         if augmentation.moves_pixels:
             sampled = _resample(pixels, maps[part], augmentation.padding)
         else:
-            sampled = pixels.flatten(2)[:, :, None].expand(-1, -1, count, -1)
+            sampled = pixels.flatten(2)[:, :, None].expand(-1, -1, 2, -1)
         lightness = (sampled.mean(dim=-1) * luma[:, None]).sum(dim=1)
         offset = ((contrast[part] * lightness)[..., None] - centre) / spread
-        for view in range(count):
+        for view in range(2):
             # Written in place, which autocast leaves alone: views are float32 wherever they are made.
             torch.baddbmm(offset[:, view, :, None], matrix[part, view], sampled[:, :, view], out=views[view, part])
         # Bounds as numbers, channel by channel: several times as fast as bounds in a tensor.
         for channel in range(channels):
             views[:, part, channel].clamp_(low[channel], high[channel])
-    return views.view(count * n, channels, height, width)
+    return views.view(2 * n, channels, height, width)
 
 
 def _resample(pixels: Tensor, maps: Tensor, padding: str) -> Tensor:
@@ -213,14 +172,8 @@ def _geometry(draws: Tensor, augmentation: ImageAugmentation, height: int, width
     s_x = share_x / magnified * (1 - 2 * (mirror < augmentation.flip).to(torch.float32))
     s_y = share_y / magnified
     # Angles are in pixels, maps in units of the sides: hence the ratio of the sides off the diagonal.
-    entries = (
-        s_x * angle.cos(),
-        -s_y * angle.sin() * (height / width),
-        t_x,
-        s_x * angle.sin() * (width / height),
-        s_y * angle.cos(),
-        t_y,
-    )
+    cos, sin = angle.cos(), angle.sin()
+    entries = (s_x * cos, -s_y * sin * (height / width), t_x, s_x * sin * (width / height), s_y * cos, t_y)
     return torch.stack(entries, dim=-1).view(*draws.shape[:-1], 2, 3)
 
 
@@ -260,6 +213,7 @@ def _colour(draws: Tensor, augmentation: ImageAugmentation, channels: int) -> tu
 
 
 def _colour_parts(channels: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return L, P and Q of `_colour`."""
     if channels == 1:
         nothing = torch.zeros(1, 1, dtype=torch.float32)
         return nothing + 1, nothing, nothing
@@ -272,15 +226,15 @@ def _colour_parts(channels: int) -> tuple[Tensor, Tensor, Tensor]:
     return luma.to(torch.float32), chroma.to(torch.float32), turned.to(torch.float32)
 
 
-def _table_views(x: Tensor, generator: torch.Generator, augmentation: TableAugmentation, count: int) -> Tensor:
+def _table_views(x: Tensor, generator: torch.Generator, augmentation: TableAugmentation) -> Tensor:
     n, features = x.shape
     if n == 0:
         return x
-    size, device = (count, n, features), generator.device
+    size, device = (2, n, features), generator.device
     replaced = (torch.rand(size, generator=generator, device=device) < augmentation.corruption).to(x.device)
     donors = torch.randint(n, size, generator=generator, device=device).to(x.device)
     noise = torch.randn(size, generator=generator, device=device, dtype=torch.float32).to(x.device)
-    drawn = x.expand(count, -1, -1).gather(1, donors)
+    drawn = x.expand(2, -1, -1).gather(1, donors)
     spread = x.std(dim=0, correction=0)
     return (torch.where(replaced, drawn, x) + augmentation.noise * spread * noise).flatten(0, 1)
 
@@ -292,9 +246,3 @@ def _between(uniform: Tensor, low: float, high: float) -> Tensor:
 def _whole(uniform: Tensor, most: int) -> Tensor:
     """Return a whole number in -most .. most; the bound is for products that are rounded up to the next number."""
     return (uniform * (2 * most + 1)).floor().clamp(max=2 * most) - most
-
-
-def _block_size(images: Tensor, count: int) -> int:
-    if images.device.type != "cpu":
-        return max(1, len(images))
-    return torch.get_num_threads() * max(4, BLOCK_FLOATS // (count * max(1, images[:1].numel())))

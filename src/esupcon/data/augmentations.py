@@ -12,9 +12,8 @@ from typing import Literal, get_args
 PerChannel = float | tuple[float, ...]
 Padding = Literal["border", "zeros", "reflection"]
 
-# The largest value of each number; all of them are at least 0.
-_LARGEST = {"flip": 1, "jitter": 1, "grey": 1, "brightness": 1, "contrast": 1, "saturation": 1, "shift": 1, "hue": 0.5,
-            "rotation": 180, "corruption": 1, "noise": math.inf}  # fmt: skip
+# The largest value of each number, if it is not 1, and of each pair; all of them are at least 0.
+_LARGEST = {"hue": 0.5, "rotation": 180, "noise": math.inf, "pad": math.inf, "crop_aspect": math.inf, "zoom": math.inf}
 
 
 @dataclass(frozen=True)
@@ -60,14 +59,9 @@ class ImageAugmentation:
     std: PerChannel = 0.25
 
     def __post_init__(self) -> None:
-        _check_numbers(self)
-        for name, largest in (("crop_area", 1.0), ("crop_aspect", math.inf), ("zoom", math.inf)):
-            pair = getattr(self, name)
-            if pair is not None and not (len(pair) == 2 and 0 < pair[0] <= pair[1] <= largest and pair[1] < math.inf):
-                upper = "" if math.isinf(largest) else f" <= {largest:g}"
-                raise ValueError(f"{name} must be a pair (low, high) with 0 < low <= high{upper}; got {pair!r}.")
-        if not isinstance(self.pad, int) or self.pad < 0:
-            raise ValueError(f"pad must be a whole number of pixels, 0 or more; got {self.pad!r}.")
+        _check_ranges(self)
+        if not isinstance(self.pad, int):
+            raise ValueError(f"pad must be a whole number of pixels; got {self.pad!r}.")  # noqa: TRY004
         if self.padding not in get_args(Padding):
             raise ValueError(f"padding must be one of {', '.join(get_args(Padding))}; got {self.padding!r}.")
 
@@ -96,28 +90,28 @@ class TableAugmentation:
     std: PerChannel = 1.0
 
     def __post_init__(self) -> None:
-        _check_numbers(self)
+        _check_ranges(self)
 
 
 Augmentation = ImageAugmentation | TableAugmentation
 
 
-def _check_numbers(augmentation: Augmentation) -> None:
+def _check_ranges(augmentation: Augmentation) -> None:
     for name, value in vars(augmentation).items():
-        largest = _LARGEST.get(name)
-        if largest is not None and not (0 <= value <= largest and value < math.inf):
-            raise ValueError(f"{name} must be from 0 to {largest:g}; got {value!r}.")
+        if name in ("mean", "std", "padding") or value is None:
+            continue
+        largest = _LARGEST.get(name, 1)
+        if isinstance(value, tuple):
+            valid = len(value) == 2 and 0 < value[0] <= value[1] <= largest and value[1] < math.inf
+            expected = f"a pair (low, high) with 0 < low <= high <= {largest:g}"
+        else:
+            valid, expected = 0 <= value <= largest and value < math.inf, f"from 0 to {largest:g}"
+        if not valid:
+            raise ValueError(f"{name} must be {expected}; got {value!r}.")
 
 
 _SIMCLR = ImageAugmentation(
-    crop_area=(0.2, 1.0),
-    flip=0.5,
-    jitter=0.8,
-    brightness=0.4,
-    contrast=0.4,
-    saturation=0.4,
-    hue=0.1,
-    grey=0.2,
+    crop_area=(0.2, 1.0), flip=0.5, jitter=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grey=0.2
 )
 
 #: Augmentations by name.

@@ -7,7 +7,6 @@ record. The checksum is compared at every use, because a damaged pixel would go 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import os
@@ -18,7 +17,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,23 +69,13 @@ def decoded_root(cache_dir: str | os.PathLike[str] | None) -> Path | None:
     return None if root is None else root.absolute() / "decoded"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """`images` (n, C, H, W) may be written to without changing the file: the map is copy-on-write."""
+def cached(
+    folder: Path | None, key: str, shape: Shape, fill: Fill, log: Log
+) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+    """Return the images (n, C, H, W) and the record of the entry `key`; build it by `fill` if missing or damaged.
 
-    images: NDArray[np.uint8]
-    record: dict[str, Any]
-
-
-def key_of(*parts: object) -> str:
-    """Return the key of an entry that is made from these values, which must be fit for JSON."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def cached(folder: Path | None, key: str, shape: Shape, fill: Fill, log: Log) -> Entry:
-    """Return the entry `key` of the cache in `folder`; build it by `fill` if it is missing or damaged.
-
-    Without a folder, or if the folder is not writable, the images are built in memory.
+    Without a folder, or if the folder is not writable, the images are built in memory. The returned map is
+    copy-on-write: it may be written to without changing the file.
     """
     found = _read(folder, key, shape) if folder is not None else None
     if found is not None:
@@ -94,14 +83,13 @@ def cached(folder: Path | None, key: str, shape: Shape, fill: Fill, log: Log) ->
     if folder is None or not _is_writable(folder, log):
         check_memory(math.prod(shape), f"an array of {shape[0]:,} images of {shape[2]}x{shape[3]}")
         rows = np.zeros(shape, np.uint8)
-        return Entry(rows, json.loads(json.dumps(fill(rows))))  # the record as it would be read from disk
+        return rows, json.loads(json.dumps(fill(rows)))  # the record as it would be read from disk
     waiting = partial(log, "another process is decoding the same images; waiting for it")
-    with locked(folder / f".{key}.lock", waiting) as held:
+    with locked(folder / f".{key}.lock", waiting):
         found = _read(folder, key, shape)
         if found is None:
             if (folder / f"{key}.json").exists():
                 log(f"the decoded images {folder / key}.u8 are damaged; decoding them again")
-            _remove_abandoned(folder, key if held else None)
             _build(folder, key, shape, fill)
             found = _read(folder, key, shape)
     if found is None:
@@ -114,6 +102,10 @@ def _build(folder: Path, key: str, shape: Shape, fill: Fill) -> None:
 
     Two processes that cannot lock write equal files: whichever is renamed last stays.
     """
+    for left in folder.glob(".*.tmp"):  # of killed processes
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                left.unlink()
     temporary = folder / f".{key}.{secrets.token_hex(8)}.tmp"
     try:
         _allocate(temporary, shape)
@@ -131,30 +123,29 @@ def _allocate(file: Path, shape: Shape) -> None:
     """Reserve the disk space now: writing to a mapped hole on a full disk kills the process with a bus error."""
     size = math.prod(shape)
     free = shutil.disk_usage(file.parent).free
-    message = (
-        f"{shape[0]:,} images of {shape[2]}x{shape[3]} need {size / 1e9:.1f} GB in {file.parent}, which has "
-        f"{free / 1e9:.1f} GB free. Pass a smaller image_size, or a cache_dir on another disk."
-    )
-    if size > free:
-        raise OSError(message)
+    possible = size <= free
     with file.open("xb") as handle:
-        if hasattr(os, "posix_fallocate"):
-            try:
+        try:
+            if possible and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(handle.fileno(), 0, size)
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # else it cannot reserve, only write
-                    raise OSError(message) from error
+        except OSError as error:  # other errors mean that this file system cannot reserve, only write
+            possible = error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if not possible:
+            raise OSError(
+                f"{shape[0]:,} images of {shape[2]}x{shape[3]} need {size / 1e9:.1f} GB in {file.parent}, which has "
+                f"{free / 1e9:.1f} GB free. Pass a smaller image_size, or a cache_dir on another disk."
+            )
         handle.truncate(size)
 
 
-def _read(folder: Path, key: str, shape: Shape) -> Entry | None:
+def _read(folder: Path, key: str, shape: Shape) -> tuple[NDArray[np.uint8], dict[str, Any]] | None:
     """Return the entry if both files are there and intact."""
     try:
         content, file = read_sealed_json(folder / f"{key}.json"), folder / f"{key}.u8"
         if file.stat().st_size != math.prod(shape):
             return None
         images = np.memmap(file, np.uint8, mode="c", shape=shape)
-        return Entry(images, dict(content["record"])) if _checksum(images) == content["crc32"] else None
+        return (images, dict(content["record"])) if _checksum(images) == content["crc32"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -174,14 +165,3 @@ def _is_writable(folder: Path, log: Log) -> bool:
     except OSError as error:
         log(f"{folder} is not writable ({error.strerror}): the images are decoded again at every start")
         return False
-
-
-def _remove_abandoned(folder: Path, own_key: str | None) -> None:
-    """Remove unfinished files of killed processes: those of the key whose lock we hold, and those a day old."""
-    for left in folder.glob(".*.tmp"):
-        try:
-            abandoned = time.time() - left.stat().st_mtime > _ABANDONED
-        except OSError:
-            continue
-        if abandoned or left.name.split(".")[1] == own_key:
-            left.unlink(missing_ok=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import os
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -21,7 +21,7 @@ from esupcon._console import Log, count, progress_bar, say
 from esupcon._io import first_error
 from esupcon._split import Indices, stratified_split
 from esupcon.data import DataOptions
-from esupcon.data.cache import DATA_VARIABLE, Entry, cached, decoded_root, expand, key_of
+from esupcon.data.cache import DATA_VARIABLE, cached, decoded_root, expand
 from esupcon.data.decode import DECODE_VERSION, DecodeSpec, Skipped, decode_images, fit_arrays, image_dimensions
 from esupcon.data.folders import read_folder
 from esupcon.data.named import (
@@ -60,6 +60,7 @@ _OPTIONS_OF_KINDS = {
     "image_column": ("csv", "parquet"),
     "label_column": ("csv", "parquet"),
 }
+_BARE_NAMES = {bare_name(name): name for name in NAMES}
 _SIDES = (32, 64, 128, 224)
 _SAMPLED_HEADERS = 200  # read to choose a size
 _LISTED_FILES = 20  # unreadable files that are named in messages; all of them are in Dataset.skipped
@@ -189,11 +190,10 @@ def load(
         notes.append(line)
         log(line)
 
-    kind, path = _identify(source, options, note)
-    found = _read(kind, path, options, note)
-    if len(found.classes) < 2:
-        only = f"only {found.classes[0]!r}" if found.classes else "none"
-        raise ValueError(f"{source} must have at least two classes; it has {only}.")
+    kind, found = _read(source, options, note)
+    if len(found.classes) < 2 or not len(found.labels):
+        names = ", ".join(map(repr, found.classes)) or "no class"
+        raise ValueError(f"{source} must have images of at least two classes; it has {len(found.labels)} of {names}.")
     if isinstance(found.images, np.ndarray):
         channels, *own_size = found.images.shape[1:]
         height, width = options.size or own_size
@@ -205,9 +205,9 @@ def load(
     labels = found.labels[kept]
     n_train = len(kept) if found.n_train is None else int(np.searchsorted(kept, found.n_train))
     train, test = np.arange(n_train), np.arange(n_train, len(kept))
-    drawn = len(test) == 0 and found.split is None
-    if len(test) == 0:
-        train, test = (found.split or partial(_draw_test_part, found.classes, options, note))(labels)
+    drawn = n_train == len(kept) and found.split is None
+    if n_train == len(kept):
+        train, test = (found.split or partial(_draw_test_part, options, note))(labels)
     return Dataset(
         take_rows(images, kept[train]),
         labels[train],
@@ -234,8 +234,8 @@ def source_digest(source: str | os.PathLike[str], options: DataOptions | None = 
     def ignore(line: str) -> None:
         pass
 
-    kind, path = _identify(source, options, ignore)
-    return verified_digest(kind) or _read(kind, path, options, ignore).digest()
+    kind, _ = _identify(source, options, ignore)
+    return verified_digest(kind) or _read(source, options, ignore)[1].digest()
 
 
 def _with_fields(options: DataOptions | None, fields: dict[str, Any]) -> DataOptions:
@@ -244,13 +244,13 @@ def _with_fields(options: DataOptions | None, fields: dict[str, Any]) -> DataOpt
     if unknown := sorted(set(fields) - set(DataOptions.model_fields)):
         raise ValueError(f"there is no option {unknown[0]!r}; choose from {', '.join(DataOptions.model_fields)}.")
     try:
-        return DataOptions(**{**(dict(options) if options is not None else {}), **fields})
+        return DataOptions.model_validate({**dict(options or ()), **fields})
     except ValidationError as error:
         raise ValueError(f"{first_error(error, show_input=True)}.") from None
 
 
 def _load_registered(name: str, options: DataOptions) -> Dataset:
-    _check_unused_options(name, name, options)
+    _check_options(name, name, options)
     if options.size is not None or options.channels is not None:
         raise ValueError(f"image_size and channels do not apply to {name!r}, whose loader decides them. Omit them.")
     made = _REGISTERED[name]()
@@ -264,37 +264,37 @@ def _load_registered(name: str, options: DataOptions) -> Dataset:
 # --- Choose and call the reader --------------------------------------------------------------------------------------
 
 
+def _read(source: str | os.PathLike[str], options: DataOptions, log: Log) -> tuple[str, Source]:
+    """Return the kind of a source and what its reader found."""
+    kind, path = _identify(source, options, log)
+    _check_options(kind, source, options)
+    if kind == "digits":
+        return kind, read_digits()
+    return kind, READERS[kind](path or find_published(kind, options, log), options, log)
+
+
 def _identify(source: str | os.PathLike[str], options: DataOptions, log: Log) -> tuple[str, Path | None]:
     """Return the kind of a source and its path, which is None for a named set."""
     text = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
     if not isinstance(text, str) or not text:
         raise ValueError(f"source must be a name or a path; got {source!r}")
-    name = next((name for name in NAMES if bare_name(name) == bare_name(text)), None) if source is text else None
     path = expand(text)
-    if name is not None:
+    if source is text and (name := _BARE_NAMES.get(bare_name(text))):
         if path.exists():
             log(f"{text!r} is read as the data set of that name; pass ./{text} to read the folder")
-        _check_unused_options(name, source, options)
         return name, None
     root = data_root(options.data_dir)
     if not path.exists() and root is not None and (root / path).exists():
         path = root / path
     if path.is_dir():
-        kind = _kind_of_folder(path)
-    elif path.is_file():
-        if path.suffix.lower() not in _SUFFIXES:
-            raise ValueError(f"{path} is neither a folder nor one of {', '.join(_SUFFIXES)}. Unpack an archive first.")
-        kind = _SUFFIXES[path.suffix.lower()]
-    else:
-        raise _not_found(text, path)
-    _check_unused_options(kind, source, options)
-    return kind, path.absolute()
-
-
-def _read(kind: str, path: Path | None, options: DataOptions, log: Log) -> Source:
-    if kind == "digits":
-        return read_digits()
-    return READERS[kind](path or find_published(kind, options, log), options, log)
+        return _kind_of_folder(path), path.absolute()
+    if not path.is_file():
+        close = difflib.get_close_matches(text.lower(), NAMES, n=1, cutoff=0.5)
+        hint = f"Did you mean {close[0]!r}?" if close else f"Check the path, or choose from {', '.join(NAMES)}."
+        raise FileNotFoundError(f"there is no file or folder {path}. {hint}")
+    if path.suffix.lower() not in _SUFFIXES:
+        raise ValueError(f"{path} is neither a folder nor one of {', '.join(_SUFFIXES)}. Unpack an archive first.")
+    return _SUFFIXES[path.suffix.lower()], path.absolute()
 
 
 def _kind_of_folder(path: Path) -> str:
@@ -309,19 +309,8 @@ def _kind_of_folder(path: Path) -> str:
     return "parquet" if parquet_files(path) else "folder"
 
 
-def _not_found(text: str, path: Path) -> Exception:
-    looks_like_a_path = path.suffix != "" or any(mark in text for mark in "/\\~")
-    if not looks_like_a_path:
-        close = difflib.get_close_matches(text.lower(), NAMES, n=1, cutoff=0.5)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        return ValueError(f"{text!r} is neither a known set ({', '.join(NAMES)}) nor a file or folder here.{hint}")
-    beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = difflib.get_close_matches(path.name, beside, n=1)
-    hint = f" Did you mean {path.parent / close[0]}?" if close else " Check the path."
-    return FileNotFoundError(f"there is no file or folder {path}.{hint}")
-
-
-def _check_unused_options(kind: str, source: object, options: DataOptions) -> None:
+def _check_options(kind: str, source: object, options: DataOptions) -> None:
+    """Raise if an option is set that does not apply to this kind of source."""
     for option, kinds in _OPTIONS_OF_KINDS.items():
         if getattr(options, option) not in (None, False) and kind not in kinds:
             raise ValueError(f"{option} applies to {' and '.join(kinds)}, not to {source}. Omit it.")
@@ -332,17 +321,14 @@ def _check_unused_options(kind: str, source: object, options: DataOptions) -> No
 
 def _choose_size(images: EncodedImages, options: DataOptions, log: Log) -> tuple[int, int]:
     """Return the images' own size if all are equal, square and at most 224, else one by their median shorter side."""
-    seen = [image_dimensions(one, options.max_pixels) for one in images.sample(_SAMPLED_HEADERS)]
-    sizes = [size for size in seen if size is not None]
-    if not sizes:
-        return _SIDES[0], _SIDES[0]
+    seen = (image_dimensions(one, options.max_pixels) for one in images.sample(_SAMPLED_HEADERS))
+    sizes = [size for size in seen if size is not None] or [(_SIDES[0], _SIDES[0])]
+    middle = median(min(size) for size in sizes)
     if len(set(sizes)) == 1 and sizes[0][0] == sizes[0][1] <= _SIDES[-1]:
         side = sizes[0][0]
-        log(f"image_size is {side}, the size of the images")
     else:
-        middle = median(min(size) for size in sizes)
         side = max((side for side in _SIDES if side <= middle), default=_SIDES[0])
-        log(f"image_size is {side}, from the images' median shorter side of {middle:g}; pass image_size to change it")
+    log(f"image_size is {side}, from the images' median shorter side of {middle:g}; pass image_size to change it")
     return side, side
 
 
@@ -354,41 +340,18 @@ def _decode(
 
     def fill(rows: NDArray[np.uint8]) -> dict[str, Any]:
         with progress_bar("decoding images", len(encoded)) as advance:
-            findings = decode_images(encoded, rows, spec, workers=options.workers, advance=advance)
-        return asdict(findings)
+            unreadable, n_animated = decode_images(encoded, rows, spec, workers=options.workers, advance=advance)
+        return {"unreadable": unreadable, "animated": n_animated}
 
-    if len(encoded) == 0:
-        entry = Entry(np.empty((0, *spec.shape), np.uint8), {"unreadable": {}, "animated": 0})
-    else:
-        folder = decoded_root(options.cache_dir) if options.cache else None
-        if options.cache and folder is None:
-            log(f"no cache folder: this user has no home folder. Set {DATA_VARIABLE} to decode the images only once")
-        key = key_of("decoded", DECODE_VERSION, asdict(spec), encoded.stamp())
-        entry = cached(folder, key, (len(encoded), *spec.shape), fill, log)
-    unreadable = {int(i): str(reason) for i, reason in entry.record["unreadable"].items()}
-    skipped = found.skipped + [(encoded.name(i), reason) for i, reason in sorted(unreadable.items())]
-    _report_skipped(skipped, len(encoded) + len(found.skipped), options, log)
-    if n_animated := entry.record["animated"]:
-        log(f"only the first frame of {count(n_animated, 'animated image')} is used")
-    kept = np.setdiff1d(np.arange(len(encoded)), np.array(list(unreadable), np.int64))
-    n_train = len(encoded) if found.n_train is None else found.n_train
-    before = Counter(found.labels[:n_train].tolist())
-    lost = sorted(set(before) - set(found.labels[kept[kept < n_train]].tolist()))
-    if lost:
-        first = next(i for i in sorted(unreadable) if found.labels[i] == lost[0])
-        more = f" ({count(len(lost) - 1, 'further class')} too)" if len(lost) > 1 else ""
-        raise ValueError(
-            f"the class {found.classes[lost[0]]!r} has no readable image: the first of its "
-            f"{count(before[lost[0]], 'file')} is {encoded.name(first)} ({unreadable[first]}){more}. "
-            "Replace its files or remove the class."
-        )
-    return entry.images, kept, skipped
-
-
-def _report_skipped(skipped: list[Skipped], n_files: int, options: DataOptions, log: Log) -> None:
-    if not skipped:
-        return
-    if options.strict:
+    folder = decoded_root(options.cache_dir) if options.cache else None
+    if options.cache and folder is None:
+        log(f"no cache folder: this user has no home folder. Set {DATA_VARIABLE} to decode the images only once")
+    key = hashlib.sha256(json.dumps([DECODE_VERSION, asdict(spec), encoded.stamp()]).encode()).hexdigest()[:32]
+    images, record = cached(folder, key, (len(encoded), *spec.shape), fill, log)
+    unreadable = {int(i): reason for i, reason in sorted(record["unreadable"].items(), key=lambda item: int(item[0]))}
+    skipped = found.skipped + [(encoded.name(i), reason) for i, reason in unreadable.items()]
+    n_files = len(encoded) + len(found.skipped)
+    if skipped and options.strict:
         path, reason = skipped[0]
         raise ValueError(
             f"{len(skipped)} of {n_files:,} files cannot be used, the first is {path} ({reason}). "
@@ -396,13 +359,24 @@ def _report_skipped(skipped: list[Skipped], n_files: int, options: DataOptions, 
         )
     for path, reason in skipped[:_LISTED_FILES]:
         log(f"skipped {path} ({reason})")
-    more = f", {len(skipped) - _LISTED_FILES} of them not listed" if len(skipped) > _LISTED_FILES else ""
-    log(f"{len(skipped)} of {n_files:,} files were skipped{more}")
+    if skipped:
+        more = f", {len(skipped) - _LISTED_FILES} of them not listed" if len(skipped) > _LISTED_FILES else ""
+        log(f"{len(skipped)} of {n_files:,} files were skipped{more}")
+    if record["animated"]:
+        log(f"only the first frame of {count(record['animated'], 'animated image')} is used")
+    kept = np.setdiff1d(np.arange(len(encoded)), np.array(list(unreadable), np.int64))
+    n_train = len(encoded) if found.n_train is None else found.n_train
+    lost = np.setdiff1d(found.labels[:n_train], found.labels[kept[kept < n_train]])
+    if len(lost):
+        first = next(i for i in unreadable if found.labels[i] == lost[0])
+        raise ValueError(
+            f"the class {found.classes[lost[0]]!r} has no readable image: the first of its files is "
+            f"{encoded.name(first)} ({unreadable[first]}). Replace its files or remove the class."
+        )
+    return images, kept, skipped
 
 
-def _draw_test_part(
-    classes: tuple[str, ...], options: DataOptions, log: Log, labels: NDArray[np.int64]
-) -> tuple[Indices, Indices]:
+def _draw_test_part(options: DataOptions, log: Log, labels: NDArray[np.int64]) -> tuple[Indices, Indices]:
     train, test = stratified_split(labels, options.test_fraction, options.split_seed)
     if len(test) == 0:
         raise ValueError("no image is left to test on: every class has a single one. Add images or a test part.")
@@ -410,8 +384,4 @@ def _draw_test_part(
         f"there is no test part: {len(test):,} of {len(labels):,} images are set aside, drawn from every class with "
         f"two or more (test_fraction={options.test_fraction}, split_seed={options.split_seed})"
     )
-    untested = [classes[k] for k in sorted(set(labels.tolist()) - set(labels[test].tolist()))]
-    if untested:
-        names = ", ".join(map(repr, untested[:5])) + (", ..." if len(untested) > 5 else "")
-        log(f"{count(len(untested), 'class')} with a single image cannot be tested: {names}")
     return train, test

@@ -15,8 +15,9 @@ import stat
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import BinaryIO, NamedTuple
 
@@ -49,8 +50,6 @@ _ANIMATED_FORMATS = ("GIF", "PNG", "WEBP", "TIFF", "AVIF")  # MPO's further fram
 _READ_AT_ONCE = 1 << 20
 # Without blocking: a pipe with the name of an image may never get a writer.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-# A thread takes this many images at a time, or fewer if they are large.
-_CHUNK_IMAGES, _CHUNK_BYTES = 8, 1 << 24
 
 Encoded = str | bytes  # a path, or the content of an image file
 Skipped = tuple[str, str]  # path, reason
@@ -74,14 +73,6 @@ class DecodeSpec:
         return (self.channels, self.height, self.width)
 
 
-@dataclass
-class Findings:
-    """What was found while decoding: {row: reason} of the unreadable images, and the number of animations."""
-
-    unreadable: dict[int, str] = field(default_factory=dict)
-    animated: int = 0
-
-
 # --- Many images -----------------------------------------------------------------------------------------------------
 
 
@@ -92,71 +83,43 @@ def decode_images(
     *,
     workers: int | None = None,
     advance: Callable[[int], None] = lambda n: None,
-) -> Findings:
-    """Decode the i-th image into rows[i] on `workers` threads (default: one per core), this one included.
+) -> tuple[dict[int, str], int]:
+    """Decode the i-th image into rows[i] on threads; return {row: reason} of the unreadable and the number of animated.
 
     Threads suffice because Pillow releases the interpreter lock while it decodes and resizes. An exception in this
     thread, such as KeyboardInterrupt, stops the others after their current image.
     """
-    findings, failures = Findings(), list[BaseException]()
+    unreadable: dict[int, str] = {}
     lock, stop, source = threading.Lock(), threading.Event(), enumerate(images)
 
-    def work() -> None:
-        while not stop.is_set():
-            with lock:
-                chunk = _next_chunk(source)
-            if not chunk:
-                return
-            for i, encoded in chunk:
-                if stop.is_set():
-                    return
+    def work() -> int:
+        n_animated = 0
+        try:
+            while not stop.is_set():
+                with lock:
+                    i, encoded = next(source, (-1, b""))
+                if i < 0:
+                    break
                 try:
                     rows[i], animated = _decode(encoded, spec)
+                    n_animated += animated
                 except Unreadable as reason:
-                    findings.unreadable[i] = str(reason)
-                else:
-                    if animated:
-                        with lock:
-                            findings.animated += 1
-            with lock:
-                advance(len(chunk))
-
-    def work_and_report() -> None:
-        try:
-            work()
-        except BaseException as error:  # raised again in the calling thread
-            failures.append(error)
+                    unreadable[i] = str(reason)
+                with lock:
+                    advance(1)
+        except BaseException:
             stop.set()
+            raise
+        return n_animated
 
-    n_threads = min(workers or usable_cores(), math.ceil(len(rows) / _CHUNK_IMAGES))
-    threads: list[threading.Thread] = []
-    with _pillow_settings(spec.max_pixels):
+    n_threads = max(1, min(workers or usable_cores(), len(rows)))
+    # Pillow's settings are restored after the threads have ended.
+    with _pillow_settings(spec.max_pixels), ThreadPoolExecutor(n_threads) as pool:
         try:
-            with suppress(RuntimeError):  # no more threads are to be had: fewer do the work
-                for _ in range(n_threads - 1):
-                    thread = threading.Thread(target=work_and_report, daemon=True)
-                    thread.start()
-                    threads.append(thread)
-            work()
-            for thread in threads:
-                thread.join()
+            running = [pool.submit(work) for _ in range(n_threads)]
+            return unreadable, sum(one.result() for one in running)
         finally:
             stop.set()
-            for thread in threads:
-                thread.join()  # before Pillow's settings are restored
-    if failures:
-        raise failures[0]
-    return findings
-
-
-def _next_chunk(source: Iterator[tuple[int, Encoded]]) -> list[tuple[int, Encoded]]:
-    chunk, n_bytes = [], 0
-    for i, encoded in source:
-        chunk.append((i, encoded))
-        n_bytes += len(encoded)
-        if len(chunk) == _CHUNK_IMAGES or n_bytes > _CHUNK_BYTES:
-            break
-    return chunk
 
 
 class ImageBatch(NamedTuple):
@@ -192,7 +155,7 @@ def load_images(
         remaining = (os.fspath(path) for path in paths)
         while batch := list(islice(remaining, batch_size)):
             rows = np.empty((len(batch), *spec.shape), np.uint8)
-            lost = decode_images(batch, rows, spec, workers=workers).unreadable
+            lost, _ = decode_images(batch, rows, spec, workers=workers)
             kept = [i for i in range(len(batch)) if i not in lost]
             skipped = [(batch[i], lost[i]) for i in sorted(lost)]
             yield ImageBatch([batch[i] for i in kept], rows[kept] if lost else rows, skipped)
@@ -247,10 +210,8 @@ def _decode(encoded: Encoded, spec: DecodeSpec) -> tuple[NDArray[np.uint8], bool
             return picture_pixels(_identify(file, spec.max_pixels), spec)
     except Unreadable:
         raise
-    except MemoryError:
-        raise Unreadable("needs more memory than there is") from None
     except Image.DecompressionBombError:
-        raise Unreadable("more pixels than allowed") from None
+        raise Unreadable(f"more than {spec.max_pixels:,} pixels") from None
     except Exception as error:  # damaged bytes make decoders raise nearly anything
         text = " ".join(str(error).split()) or type(error).__name__
         raise Unreadable(text if "truncated" in text.lower() else f"damaged: {text}") from error
@@ -259,26 +220,21 @@ def _decode(encoded: Encoded, spec: DecodeSpec) -> tuple[NDArray[np.uint8], bool
 def _open(encoded: Encoded) -> BinaryIO:
     """Open the bytes to decode: a small file is read at once, a large one as far as its decoder asks for it."""
     if isinstance(encoded, bytes):
-        if not encoded:
-            raise Unreadable("empty (0 bytes)")
         return io.BytesIO(encoded)
     try:
         descriptor = os.open(encoded, _OPEN_FLAGS)
-    except FileNotFoundError:
-        raise Unreadable("no such file, or a broken link") from None
     except OSError as error:
-        raise Unreadable(error.strerror or str(error)) from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Unreadable("not a regular file")
-        if status.st_size == 0:
-            raise Unreadable("empty (0 bytes)")
-        if status.st_size > _READ_AT_ONCE:
-            return os.fdopen(os.dup(descriptor), "rb")
-        return io.BytesIO(os.read(descriptor, status.st_size))
-    finally:
+        missing = isinstance(error, FileNotFoundError)
+        raise Unreadable("no such file, or a broken link" if missing else error.strerror or str(error)) from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
+        raise Unreadable("not a regular file")
+    file = os.fdopen(descriptor, "rb")
+    if status.st_size > _READ_AT_ONCE:
+        return file
+    with file:
+        return io.BytesIO(file.read())
 
 
 def _identify(file: BinaryIO, max_pixels: int) -> ImageFile.ImageFile:
@@ -286,11 +242,11 @@ def _identify(file: BinaryIO, max_pixels: int) -> ImageFile.ImageFile:
         image = Image.open(file, formats=_FORMATS)
     except UnidentifiedImageError:
         file.seek(0)
-        if file.read(12)[4:] in (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc"):
-            raise Unreadable("HEIC: convert it to JPEG or PNG") from None
-        raise Unreadable("not an image, despite its name") from None
-    except Image.DecompressionBombError:
-        raise Unreadable(f"more than {max_pixels:,} pixels") from None
+        start = file.read(12)
+        if not start:
+            raise Unreadable("empty (0 bytes)") from None
+        heic = start[4:] in (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc")
+        raise Unreadable("HEIC: convert it to JPEG or PNG" if heic else "not an image, despite its name") from None
     width, height = image.size
     if width * height > max_pixels:
         raise Unreadable(f"{width} x {height} is more than {max_pixels:,} pixels")
@@ -299,31 +255,23 @@ def _identify(file: BinaryIO, max_pixels: int) -> ImageFile.ImageFile:
 
 def picture_pixels(image: ImageFile.ImageFile, spec: DecodeSpec) -> tuple[NDArray[np.uint8], bool]:
     """Return the pixels of an opened image, and whether it is animated."""
-    file_format = image.format
-    jpeg = file_format in ("JPEG", "MPO")
+    jpeg = image.format in ("JPEG", "MPO")
+    animated = image.format in _ANIMATED_FORMATS and bool(getattr(image, "is_animated", False))
     if not jpeg:
         image.load()  # TIFF rotates itself while loading; only then is the tag right
-    orientation = _orientation(image)
-    if jpeg:
-        target = (spec.height, spec.width) if orientation >= 5 else (spec.width, spec.height)
-        if image.size != target:
-            # JPEG can shrink by 2, 4 or 8 while decoding; half of the remaining reduction is left to the filter.
-            scale = 2 * max(target[0] / image.size[0], target[1] / image.size[1])
-            image.draft(None, (math.ceil(image.size[0] * scale), math.ceil(image.size[1] * scale)))
-    animated = file_format in _ANIMATED_FORMATS and bool(getattr(image, "is_animated", False))
+    orientation = 1
+    if image.format != "JPEG" or "exif" in image.info:  # without building an empty Exif object first
+        with suppress(Exception):  # broken metadata must not cost an intact image
+            orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
+    orientation = orientation if orientation in _ROTATIONS else 1
+    target = (spec.height, spec.width) if orientation >= 5 else (spec.width, spec.height)
+    if jpeg and image.size != target:
+        # JPEG can shrink by 2, 4 or 8 while decoding; half of the remaining reduction is left to the filter.
+        scale = 2 * max(target[0] / image.size[0], target[1] / image.size[1])
+        image.draft(None, (math.ceil(image.size[0] * scale), math.ceil(image.size[1] * scale)))
     if animated:
         image.seek(0)
     return _fit(_plain_mode(image, may_be_transparent=not jpeg), spec, orientation), animated
-
-
-def _orientation(image: ImageFile.ImageFile) -> int:
-    if image.format == "JPEG" and "exif" not in image.info:
-        return 1  # without building an empty Exif object first
-    try:
-        value = image.getexif().get(_EXIF_ORIENTATION, 1)
-    except Exception:  # broken metadata must not cost an intact image
-        return 1
-    return value if value in _ROTATIONS else 1
 
 
 def _plain_mode(image: Image.Image, *, may_be_transparent: bool) -> Image.Image:
@@ -350,7 +298,12 @@ def _fit(picture: Image.Image, spec: DecodeSpec, orientation: int = 1) -> NDArra
     """Crop, resize and rotate an image of mode L, RGB or RGBA, and convert it to (channels, height, width)."""
     target = (spec.height, spec.width) if orientation >= 5 else (spec.width, spec.height)
     if picture.size != target:
-        picture = picture.resize(target, Image.Resampling.BILINEAR, box=_centre(picture.size, target))
+        # The largest centred box with the target's proportions, never outside by a rounding error.
+        scale = min(picture.width / target[0], picture.height / target[1])
+        width, height = target[0] * scale, target[1] * scale
+        left, top = max(0.0, (picture.width - width) / 2), max(0.0, (picture.height - height) / 2)
+        box = (left, top, min(left + width, picture.width), min(top + height, picture.height))
+        picture = picture.resize(target, Image.Resampling.BILINEAR, box=box)
     if orientation != 1:
         picture = picture.transpose(_ROTATIONS[orientation])
     if picture.mode == "RGBA":
@@ -360,11 +313,3 @@ def _fit(picture: Image.Image, spec: DecodeSpec, orientation: int = 1) -> NDArra
         picture = picture.convert(mode)
     flat = np.frombuffer(picture.tobytes(), np.uint8)
     return flat.reshape(spec.height, spec.width, spec.channels).transpose(2, 0, 1)
-
-
-def _centre(size: tuple[int, int], target: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Return the largest centred box with the target's proportions: shorter side resized, longer side cropped."""
-    scale = min(size[0] / target[0], size[1] / target[1])
-    width, height = target[0] * scale, target[1] * scale
-    left, top = max(0.0, (size[0] - width) / 2), max(0.0, (size[1] - height) / 2)
-    return left, top, min(left + width, size[0]), min(top + height, size[1])  # never outside by a rounding error

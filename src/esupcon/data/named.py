@@ -6,17 +6,15 @@ import errno
 import hashlib
 import http.client
 import io
-import lzma
 import os
 import pickle
 import re
-import shutil
 import stat
 import tarfile
 import tempfile
 import urllib.request
 import zipfile
-import zlib
+from collections import Counter
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO, NamedTuple
@@ -24,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from esupcon._console import Log, progress_bar
-from esupcon._io import locked, write_whole
+from esupcon._io import locked, one_line, write_whole
 from esupcon._split import n_per_class_split
 from esupcon.data import DataOptions
 from esupcon.data.cache import DATA_VARIABLE, cache_root, expand
@@ -101,55 +99,44 @@ def find_published(name: str, options: DataOptions, log: Log) -> Path:
     one, root = PUBLISHED[name], data_root(options.data_dir)
     if root is None:
         raise ValueError(f"{name} needs a data folder: this user has no home. Pass data_dir, or set {DATA_VARIABLE}.")
-    usual = (bare_name(name), bare_name(name).rstrip("0123456789"))
-    homes = [root, *sorted(home for home in root.glob("*") if bare_name(home.name) in usual)]
+    homes = [root, *sorted(home for home in root.glob("*") if bare_name(home.name) == bare_name(name))]
     for folder in (*(home / one.folder for home in homes), root):
         if (folder.name == one.folder or one.proof != ".") and (folder / one.proof).exists():
             return folder
     archive = next((home / one.archive for home in homes if (home / one.archive).is_file()), None)
-    if archive is None:
+    if archive is not None:
+        with archive.open("rb") as file:
+            if hashlib.file_digest(file, _md5).hexdigest() != one.md5:
+                log(f"{archive} is not the official archive, whose md5 is {one.md5}; reading it anyway")
+    else:
         archive, reason = root / one.archive, "downloads are switched off"
         try:
             if options.download:
                 download(one.url, archive, one.md5, log)
         except (OSError, http.client.HTTPException) as error:
-            reason = f"the download failed ({' '.join(str(error).split()) or type(error).__name__})"
+            reason = f"the download failed ({one_line(error) or type(error).__name__})"
         if not archive.is_file():
             raise FileNotFoundError(
                 f"{name} is not in {root} (neither {one.folder}/ nor {one.archive}), and {reason}. "
                 f"Fetch it yourself: curl -L -C - -o {archive} {one.url} (md5 {one.md5})."
             )
-    elif (found := md5_of(archive)) != one.md5:
-        message = f"{archive} is not the official archive: its md5 is {found}, expected {one.md5}"
-        if options.strict:
-            raise ValueError(f"{message}. Fetch {one.url}, or omit strict.")
-        log(f"{message}; reading it anyway")
-    # A collection that is not writable is unpacked into the cache folder.
-    into = archive.parent if os.access(archive.parent, os.W_OK) else cache_root() or archive.parent
-    into.mkdir(parents=True, exist_ok=True)
-    return extract(archive, into, one.folder, log)
+    return extract(archive, archive.parent, one.folder, log)
 
 
-def md5_of(file: Path) -> str:
-    """Return the MD5 of a file: the checksum that the sets are published with."""
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+_md5 = partial(hashlib.md5, usedforsecurity=False)  # the checksum that the sets are published with
 
 
 def download(url: str, target: Path, md5: str, log: Log, *, timeout: float = 30.0) -> None:
     """Download `url` to a temporary file and rename it to `target` if its checksum is right; else raise an OSError."""
 
     def receive(file: BinaryIO) -> None:
-        digest, received = hashlib.md5(usedforsecurity=False), 0
+        digest, received = _md5(), 0
         request = urllib.request.Request(url, headers={"User-Agent": "esupcon", "Accept-Encoding": "identity"})
         with urllib.request.urlopen(request, timeout=timeout) as response:
             length = response.headers.get("Content-Length") or ""
-            total = int(length) if length.isdigit() else None
-            with progress_bar("downloading", total, in_bytes=True) as advance:
-                while block := response.read(1 << 18):
+            with progress_bar("downloading", int(length) if length.isdigit() else None, in_bytes=True) as advance:
+                while (block := response.read(1 << 18)) and received <= _MOST_DOWNLOADED:
                     received += len(block)
-                    if received > _MOST_DOWNLOADED:
-                        raise OSError(f"the server sent more than {_MOST_DOWNLOADED >> 30} GB")
                     digest.update(block)
                     file.write(block)
                     advance(len(block))
@@ -172,24 +159,16 @@ def extract(archive: Path, into: Path, folder: str, log: Log) -> Path:
         if target.is_dir():
             return target
         log(f"unpacking {archive} to {target}")
-        temporary = Path(tempfile.mkdtemp(dir=into, prefix=f".{folder}."))
-        try:
-            _unpack(archive, temporary)
-            if not (temporary / folder).is_dir():
+        with tempfile.TemporaryDirectory(dir=into, prefix=f".{folder}.", ignore_cleanup_errors=True) as temporary:
+            _unpack(archive, Path(temporary))
+            if not (Path(temporary) / folder).is_dir():
                 raise ValueError(f"{archive} has no folder {folder!r}: it is not the official archive.")
             try:
-                (temporary / folder).rename(target)
+                (Path(temporary) / folder).rename(target)
             except OSError:
                 if not target.is_dir():  # otherwise another process was first, without locks
                     raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
     return target
-
-
-# What parsers of archives raise on damaged ones, and what the system answers to names that no valid archive has.
-_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, IndexError)
-_INVALID = (None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EILSEQ)
 
 
 def _unpack(archive: Path, into: Path) -> None:
@@ -201,11 +180,11 @@ def _unpack(archive: Path, into: Path) -> None:
         total += size + 4096  # an empty file takes space too
         path, windows = PurePosixPath(name), PureWindowsPath(name)
         if path.is_absolute() or windows.drive or windows.root or "\\" in name or "\0" in name or ".." in path.parts:
-            raise ValueError(f"{archive} holds {name!r}, which leads out of the folder: refused.")
+            raise _RefusedError(f"{archive} holds {name!r}, which leads out of the folder: refused.")
         if not plain:
-            raise ValueError(f"{archive} holds {name!r}, a link or device: refused.")
+            raise _RefusedError(f"{archive} holds {name!r}, a link or device: refused.")
         if total > _MOST_UNPACKED:
-            raise ValueError(f"{archive} unpacks to more than {_MOST_UNPACKED >> 30} GB: refused.")
+            raise _RefusedError(f"{archive} unpacks to more than {_MOST_UNPACKED >> 30} GB: refused.")
 
     def checked(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         check(member.name, member.size, member.isfile() or member.isdir())
@@ -222,11 +201,17 @@ def _unpack(archive: Path, into: Path) -> None:
         else:
             with tarfile.open(archive) as tar:
                 tar.extractall(into, filter=checked)
-    except (OSError, *_DAMAGE) as error:
-        if isinstance(error, OSError) and error.errno not in _INVALID:
+    except _RefusedError:
+        raise
+    except Exception as error:  # damaged archives make parsers raise nearly anything
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise OSError(f"{archive} cannot be unpacked in {into.parent}: {error.strerror}.") from error
-        reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
+        reason = one_line(error) or type(error).__name__
         raise ValueError(f"{archive} is damaged or incomplete ({reason}). Delete it and fetch it again.") from error
+
+
+class _RefusedError(ValueError):
+    """Raised if an archive holds what no data set has."""
 
 
 # --- Read ------------------------------------------------------------------------------------------------------------
@@ -280,8 +265,7 @@ def _read_cifar_file(file: Path, md5: str) -> dict[bytes, Any]:
     if not file.is_file():
         raise FileNotFoundError(f"{file} is missing. Unpack the official archive again.")
     content = file.read_bytes()
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if found != md5:
+    if (found := _md5(content).hexdigest()) != md5:
         raise ValueError(
             f"{file} is not the official file: its md5 is {found}, expected {md5}. Unpack the official archive "
             "again, or save your own images as .npz."
@@ -306,59 +290,48 @@ class _CifarUnpickler(pickle.Unpickler):
 
 
 def read_tiny_imagenet(folder: Path, options: DataOptions, log: Log) -> Source:
-    """Read train/<wnid>/images/*.JPEG and val/images/*.JPEG; test images have no labels, so val is the test part."""
+    """Read train/<wnid>/images/*.JPEG and val/images/*.JPEG; test images have no labels, so val is the test part.
+
+    Without val_annotations.txt, val is expected to be sorted into class folders, as train is.
+    """
     wnids = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir() and path.name[0] != ".")
     index = {wnid: k for k, wnid in enumerate(wnids)}
     skipped: list[Skipped] = []
-    listed = [(path, wnid) for wnid in wnids for path in image_files_below(folder / "train" / wnid, skipped)]
-    n_train = len(listed)
-    annotations = folder / "val" / "val_annotations.txt"
-    if annotations.is_file():
-        lines = [line.split("\t") for line in _text_lines(annotations)]
-        tested = [
-            (str(folder / "val" / "images" / line[0]), line[1] if len(line) > 1 else "") for line in lines if line[0]
-        ]
-    else:  # often sorted into class folders, as train is
-        folders = [path for path in sorted((folder / "val").glob("n*")) if path.is_dir()]
-        if not folders:
-            raise FileNotFoundError(f"{annotations} is missing. Unpack the official archive again.")
-        tested = [(path, one.name) for one in folders for path in image_files_below(one, skipped)]
-    listed += [(path, wnid) for path, wnid in tested if wnid in index]
-    skipped += [(path, f"its class {wnid} has no folder in train") for path, wnid in tested if wnid not in index]
-    _check_size(folder, (n_train, len(listed) - n_train), (100_000, 10_000), log)
-    lines_of_words = _text_lines(folder / "words.txt") if (folder / "words.txt").is_file() else []
-    words = dict(line.split("\t", 1) for line in lines_of_words if "\t" in line)
+    train = [(path, wnid) for wnid in wnids for path in image_files_below(folder / "train" / wnid, skipped)]
+    annotated = [line.split("\t") for line in _text_lines(folder / "val" / "val_annotations.txt")]
+    test = [(str(folder / "val" / "images" / line[0]), line[1]) for line in annotated if len(line) > 1]
+    if not test:
+        sorted_by_class = [one for one in sorted((folder / "val").glob("n*")) if one.is_dir()]
+        test = [(path, one.name) for one in sorted_by_class for path in image_files_below(one, skipped)]
+    if not test or not {wnid for _, wnid in test} <= set(wnids):
+        raise ValueError(f"{folder}/val has no images, or a class that train lacks. Unpack the official archive again.")
+    _check_size(folder, len(train) + len(test), 110_000, log)
+    words = dict(line.split("\t", 1) for line in _text_lines(folder / "words.txt") if "\t" in line)
     names = [words.get(wnid, "").partition(",")[0].strip() or wnid for wnid in wnids]
-    classes = tuple(
-        f"{name} ({wnid})" if names.count(name) > 1 else name for name, wnid in zip(names, wnids, strict=True)
-    )
-    labels = np.array([index[wnid] for _, wnid in listed], np.int64)
-    return Source(ImageFiles([path for path, _ in listed]), labels, classes, n_train, skipped)
+    repeated = {name for name, n in Counter(names).items() if n > 1}
+    classes = tuple(f"{name} ({wnid})" if name in repeated else name for name, wnid in zip(names, wnids, strict=True))
+    labels = np.array([index[wnid] for _, wnid in train + test], np.int64)
+    return Source(ImageFiles([path for path, _ in train + test]), labels, classes, len(train), skipped)
 
 
 def _text_lines(file: Path) -> list[str]:
+    """Return the lines of a text file, none if there is no such file."""
     try:
         return file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{file} must be UTF-8 text; it is not ({error}). Unpack the official archive again."
-        ) from None
+        raise ValueError(f"{file} must be UTF-8 text ({error}). Unpack the official archive again.") from None
 
 
 def read_caltech256(folder: Path, options: DataOptions, log: Log) -> Source:
     """Read 001.ak47/001_0001.jpg and so on. There is no official split: `n_per_class` images of each class train."""
     categories = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[:3].isdigit())
-    files = {category: sorted(category.glob("[0-9]*.jpg")) for category in categories}
-    n_found = sum(map(len, files.values()))
-    _check_size(folder, (n_found,), (30_607,), log)
-    others = sum(1 for category in categories for _ in category.iterdir()) - n_found
-    if others:
-        log(f"skipped {others} entries in the class folders that are not images of the set")
-    if not options.include_clutter:
-        n_clutter = sum(len(files.pop(category)) for category in categories if category.name == "257.clutter")
-        if n_clutter:
-            log(f"skipped the clutter class ({n_clutter} images); include_clutter keeps it")
-    classes = tuple(category.name.partition(".")[2] or category.name for category in files)
+    files = {category.name: sorted(map(str, category.glob("[0-9]*.jpg"))) for category in categories}
+    _check_size(folder, sum(map(len, files.values())), 30_607, log)
+    if not options.include_clutter and files.pop("257.clutter", []):
+        log("skipped the clutter class; include_clutter keeps it")
+    classes = tuple(name.partition(".")[2] or name for name in files)
     sizes = [len(of_class) for of_class in files.values()]
     if options.n_per_class is None and min(sizes, default=61) <= 60:
         log(f"a class of 60 images or fewer is split by test_fraction={options.test_fraction} instead")
@@ -370,10 +343,9 @@ def read_caltech256(folder: Path, options: DataOptions, log: Log) -> Source:
         otherwise=options.test_fraction if options.n_per_class is None else None,
     )
     labels = np.repeat(np.arange(len(files)), sizes).astype(np.int64)
-    return Source(ImageFiles([str(path) for of in files.values() for path in of]), labels, classes, split=split)
+    return Source(ImageFiles([path for of_class in files.values() for path in of_class]), labels, classes, split=split)
 
 
-def _check_size(folder: Path, found: tuple[int, ...], official: tuple[int, ...], log: Log) -> None:
+def _check_size(folder: Path, found: int, official: int, log: Log) -> None:
     if found != official:
-        here, there = (" + ".join(f"{n:,}" for n in sizes) for sizes in (found, official))
-        log(f"{folder} holds {here} images; the official set has {there}")
+        log(f"{folder} holds {found:,} labelled images; the official set has {official:,}")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esupcon._console import Log
-from esupcon._io import memory_budget, one_line
+from esupcon._io import check_memory, memory_budget, one_line
 from esupcon.data import DataOptions
 from esupcon.data.decode import Encoded
 from esupcon.data.sources import LONGEST_LABEL, TEST_NAMES, TRAIN_NAMES, Source, encode_labels, stamp_of
@@ -49,15 +49,12 @@ def read_parquet(source: Path, options: DataOptions, log: Log) -> Source:
     test, y_test = None, None
     for name in (name for name in TEST_NAMES if name in parts):
         y_test = _read_labels(parts[name], label)
-        if y_test.dtype.kind == "i" and (y_test < 0).all():  # how `datasets` marks missing labels
-            log(f"the part {name!r} of {source} has no labels")
-            y_test = None
-            continue
-        test = name
-        break
-    for name in parts:
-        if name not in (train, test):
-            log(f"skipped the part {name!r} of {source}")
+        if y_test.dtype.kind != "i" or (y_test >= 0).any():  # `datasets` marks missing labels by -1
+            test = name
+            break
+        y_test = None
+    for name in set(parts) - {train, test}:
+        log(f"skipped the part {name!r} of {source}{' without labels' if test is None else ''}")
     labels, classes = encode_labels(y_train, y_test, names, source)
     images = ParquetImages(parts[train] + (parts[test] if test else []), image)
     if len(images) != len(labels):
@@ -126,16 +123,9 @@ def _open(file: Path) -> Iterator[Any]:
     pa = _pyarrow()
     try:
         with pa.parquet.ParquetFile(file) as table:
-            size, limit = file.stat().st_size, memory_budget() // 4
-            if table.metadata.num_rows > size:
-                raise ValueError(
-                    f"{file} claims {table.metadata.num_rows:,} rows in {size:,} bytes: it holds no images."
-                )
-            if _largest_group(table) > limit:
-                raise ValueError(
-                    f"{file}: a group of rows unpacks to {_largest_group(table) / 1e9:.1f} GB, more than "
-                    f"{limit / 1e9:.1f} GB. Save it with smaller row groups."
-                )
+            if table.metadata.num_rows > file.stat().st_size:
+                raise ValueError(f"{file} has more rows than bytes: it holds no images.")
+            check_memory(4 * _largest_group(table), f"{file}, with its largest group of rows,")
             yield table
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(f"{file} cannot be read: {' '.join(str(error).split())}.") from None
@@ -166,10 +156,7 @@ def _choose_columns(file: Path, options: DataOptions) -> tuple[str, str, list[st
     pa = _pyarrow()
     with _open(file) as table:
         schema = table.schema_arrow
-    try:
         columns = list(schema.names)
-    except UnicodeDecodeError:
-        raise ValueError(f"{file} is damaged: the name of a column is not text. Save the data set again.") from None
     try:
         stored = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         features = {name: one for name, one in stored.items() if name in columns and isinstance(one, dict)}
@@ -177,14 +164,13 @@ def _choose_columns(file: Path, options: DataOptions) -> tuple[str, str, list[st
         features = {}
 
     def choose(what: str, wanted: str | None, feature: str, otherwise: list[str], usual: tuple[str, ...]) -> str:
-        listed = ", ".join(repr(one_line(name)) for name in columns)
-        if wanted is not None and wanted not in columns:
-            raise ValueError(f"{file} has no column {wanted!r}; it has {listed}.")
         candidates = [name for name, one in features.items() if one.get("_type") == feature] or otherwise
         named = [name for one in usual for name in candidates if name.casefold() == one]
         chosen = wanted or next(iter(candidates if len(candidates) == 1 else named), None)
-        if chosen is None:
-            raise ValueError(f"{file} has the columns {listed}: which holds the {what}s? Pass {what}_column.")
+        if chosen is None or chosen not in columns:
+            listed = ", ".join(repr(one_line(name)) for name in columns)
+            missing = "" if wanted is None else f" and not {wanted!r}"
+            raise ValueError(f"{file} has the columns {listed}{missing}: which holds the {what}s? Pass {what}_column.")
         return chosen
 
     binary = (pa.binary(), pa.large_binary())
@@ -200,32 +186,21 @@ def _choose_columns(file: Path, options: DataOptions) -> tuple[str, str, list[st
 
 
 def _read_labels(files: list[Path], column: str) -> NDArray[Any]:
-    """Return the labels as an array of numbers or text."""
+    """Return the labels as an array, after a check that their text is short."""
     pa = _pyarrow()
     values: list[Any] = []
     for file in files:
         for array in _column_batches(file, column):
-            texts = array.dictionary if pa.types.is_dictionary(array.type) else array
-            number = any(
-                check(array.type) for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-            )
-            text = texts.type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-            if array.null_count:
-                raise ValueError(f"{file}: the column {column!r} has rows without a label. Remove them.")
-            if not number and not text:
-                raise ValueError(
-                    f"{file}: the column {column!r} holds {array.type}; labels are whole numbers or names."
-                )
+            kind, texts = array.type, array.dictionary if pa.types.is_dictionary(array.type) else array
+            number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+            text = texts.type in (pa.string(), pa.large_string())
+            if array.null_count or not (number or text):
+                what = "rows without a label" if array.null_count else str(kind)
+                raise ValueError(f"{file}: the column {column!r} holds {what}; labels are whole numbers or text.")
             if text and (pa.compute.max(pa.compute.binary_length(texts)).as_py() or 0) > LONGEST_LABEL:
                 raise ValueError(
                     f"{file}: the column {column!r} has labels of more than {LONGEST_LABEL:,} bytes. "
                     "Use shorter class names, or pass label_column."
                 )
-            try:
-                values += [one.decode() if isinstance(one, bytes) else one for one in array.to_pylist()]
-            except UnicodeDecodeError as error:
-                found = repr(bytes(error.object)[:20])
-                raise ValueError(f"{file}: the column {column!r} holds {found}, not UTF-8 text. Save text.") from None
-    if any(type(value) is int and abs(value) >= 2**63 for value in values):
-        return np.array([str(value) for value in values])
+            values += array.to_pylist()
     return np.array(values) if values else np.empty(0, np.int64)

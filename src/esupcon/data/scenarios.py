@@ -7,7 +7,6 @@ was drawn; ``prepare`` also sets aside held-out rows.
 from __future__ import annotations
 
 import hashlib
-import numbers
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 #: How `label_noise` makes labels wrong.
 NoiseKind = Literal["shuffle", "symmetric", "pair"]
-NOISE_KINDS: tuple[NoiseKind, ...] = get_args(NoiseKind)
 
 Labels = NDArray[np.integer]
 
@@ -33,13 +31,11 @@ def low_sample(labels: ArrayLike, n_train: int, rng: np.random.Generator) -> Ind
     generator; if ``n_train`` is at least the number of classes, every class gets at least one. With equal class sizes
     and one generator state, a smaller sample is part of a larger one.
     """
-    truth = _checked_labels(labels)
-    _check_generator(rng)
-    _check_n_train(n_train)
+    truth = _checked(labels, rng, n_train=n_train)
     if n_train > len(truth):
         raise ValueError(f"n_train is {n_train}, and there are {len(truth)} samples. Pass a smaller n_train.")
     classes, counts = np.unique(truth, return_counts=True)
-    quotas = _quotas(counts, int(n_train), rng.permutation(len(classes)))
+    quotas = _quotas(counts.tolist(), int(n_train), rng.permutation(len(classes)))
     chosen = [rng.permutation(np.flatnonzero(truth == k))[:q] for k, q in zip(classes, quotas, strict=True)]
     return np.sort(np.concatenate(chosen)).astype(np.int64)
 
@@ -53,6 +49,17 @@ def imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator
     return _imbalance(labels, imbalance_rate, rng)[0]
 
 
+def _imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator) -> tuple[Indices, Labels]:
+    truth = _checked(labels, rng, imbalance_rate=imbalance_rate)
+    classes = _at_least_two_classes(truth)
+    scarce = np.sort(rng.choice(classes, size=len(classes) // 2, replace=False))
+    keep = np.ones(len(truth), dtype=bool)
+    for k in scarce:
+        members = rng.permutation(np.flatnonzero(truth == k))
+        keep[members[max(1, round(float(imbalance_rate) * len(members))) :]] = False
+    return np.flatnonzero(keep).astype(np.int64), scarce
+
+
 def label_noise(labels: ArrayLike, noise_rate: float, rng: np.random.Generator, kind: NoiseKind = "shuffle") -> Labels:
     """Return the labels with exactly round(noise_rate * N) of them wrong.
 
@@ -62,27 +69,20 @@ def label_noise(labels: ArrayLike, noise_rate: float, rng: np.random.Generator, 
     - ``symmetric``: each chosen label becomes one of the other classes, uniformly.
     - ``pair``: each chosen label becomes the next class in ascending order, the last one the first.
     """
-    truth = _checked_labels(labels)
-    _check_generator(rng)
-    _check_rate("noise_rate", noise_rate)
-    _check_kind(kind)
+    truth = _checked(labels, rng, noise_rate=noise_rate, noise_kind=kind)
     n_wrong = round(float(noise_rate) * len(truth))
     noisy = truth.copy()
     if n_wrong == 0:
         return noisy
-    classes, codes = np.unique(truth, return_inverse=True)
-    n_classes = len(classes)
-    if n_classes < 2:
-        raise ValueError(
-            f"label_noise needs at least two classes to confuse; all {len(truth)} labels are {classes[0]}."
-        )
+    classes = _at_least_two_classes(truth)
+    codes = np.searchsorted(classes, truth)
     if kind == "shuffle":
         chosen = _shuffle_choice(codes, n_wrong, rng)
         wrong = _class_derangement(codes[chosen], rng)
     else:
         chosen = rng.choice(len(truth), size=n_wrong, replace=False)
-        step = rng.integers(1, n_classes, size=n_wrong) if kind == "symmetric" else 1
-        wrong = (codes[chosen] + step) % n_classes
+        step = rng.integers(1, len(classes), size=n_wrong) if kind == "symmetric" else 1
+        wrong = (codes[chosen] + step) % len(classes)
     noisy[chosen] = classes[wrong]
     return noisy
 
@@ -112,19 +112,12 @@ class Scenario:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.n_train is not None:
-            _check_n_train(self.n_train)
-        if self.imbalance_rate is not None:
-            _check_rate("imbalance_rate", self.imbalance_rate)
-        if self.noise_rate is not None:
-            _check_rate("noise_rate", self.noise_rate)
-        _check_kind(self.noise_kind)
-        if not isinstance(self.seed, numbers.Integral) or self.seed < 0:
-            raise ValueError(f"seed must be a whole number, 0 or more; got {self.seed!r}.")
+        optional = ("n_train", "imbalance_rate", "noise_rate")
+        _check_settings(**{name: v for name, v in asdict(self).items() if v is not None or name not in optional})
 
     def apply(self, labels: ArrayLike) -> ScenarioResult:
         """Apply the scenario to labels. The record holds everything that was drawn except the indices."""
-        truth = _checked_labels(labels)
+        truth = _checked(labels, None)
         draw_rare, draw_sample, draw_noise = (np.random.default_rng([self.seed, i]) for i in range(3))
         indices = np.arange(len(truth), dtype=np.int64)
         scarce: Labels | None = None
@@ -146,7 +139,8 @@ class Scenario:
             "scarce_classes": None if scarce is None else scarce.tolist(),
             "n_wrong_labels": n_wrong,
             "effective_noise_rate": n_wrong / len(indices),
-            "sha256": _digest(indices, noisy),
+            # Equal on every platform and for every integer type.
+            "sha256": hashlib.sha256(np.concatenate((indices, noisy)).astype("<i8").tobytes()).hexdigest(),
         }
         return ScenarioResult(indices, noisy, record)
 
@@ -169,9 +163,7 @@ def prepare(dataset: Dataset, scenario: Scenario, validation_fraction: float, se
     no clean ones to validate on either. `n_train` counts both parts.
     """
     if not 0 <= validation_fraction < 1:
-        raise ValueError(
-            f"validation_fraction must lie between 0 (none) and 1, 1 excluded; got {validation_fraction}. 0.1 is usual."
-        )
+        raise ValueError(f"validation_fraction must be at least 0 and below 1; got {validation_fraction}.")
     drawn = scenario.apply(dataset.y_train)
     labels = drawn.labels.astype(np.int64)
     fit, held = np.arange(len(labels)), np.empty(0, np.int64)
@@ -188,30 +180,11 @@ def prepare(dataset: Dataset, scenario: Scenario, validation_fraction: float, se
     return Prepared(drawn.indices[fit], labels[fit], drawn.indices[held], labels[held], record)
 
 
-def _imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator) -> tuple[Indices, Labels]:
-    truth = _checked_labels(labels)
-    _check_generator(rng)
-    _check_rate("imbalance_rate", imbalance_rate)
-    classes = np.unique(truth)
-    if len(classes) < 2:
-        raise ValueError(
-            f"imbalance makes half of the classes rare and needs at least two; "
-            f"all {len(truth)} labels are {classes[0]}."
-        )
-    scarce = np.sort(rng.choice(classes, size=len(classes) // 2, replace=False))
-    keep = np.ones(len(truth), dtype=bool)
-    for k in scarce:
-        members = rng.permutation(np.flatnonzero(truth == k))
-        keep[members[max(1, round(float(imbalance_rate) * len(members))) :]] = False
-    return np.flatnonzero(keep).astype(np.int64), scarce
-
-
-def _quotas(counts: NDArray[np.int64], n: int, order: NDArray[np.int64]) -> list[int]:
-    """Return the number of each class: n * counts / N by largest remainder, then at least one each if n allows.
+def _quotas(sizes: list[int], n: int, order: NDArray[np.int64]) -> list[int]:
+    """Return the number of each class: n * sizes / N by largest remainder, then at least one each if n allows.
 
     ``order`` decides ties. Integers throughout, so no share is lost to rounding.
     """
-    sizes = [int(count) for count in counts]
     total = sum(sizes)
     quotas = [n * size // total for size in sizes]
     by_remainder = sorted(order.tolist(), key=lambda k: -(n * sizes[k] % total))
@@ -269,39 +242,37 @@ def _class_counts(labels: Labels) -> dict[str, int]:
     return {str(k): int(count) for k, count in zip(classes, counts, strict=True)}
 
 
-def _digest(indices: Indices, labels: Labels) -> str:
-    """Return a digest of the result, equal on every platform and for every integer type."""
-    both = np.concatenate((indices, labels.astype(np.int64))).astype("<i8")
-    return hashlib.sha256(both.tobytes()).hexdigest()
+def _at_least_two_classes(labels: Labels) -> Labels:
+    classes = np.unique(labels)
+    if len(classes) < 2:
+        raise ValueError(f"rare classes and wrong labels need at least two classes; all labels are {classes[0]}.")
+    return classes
 
 
-def _checked_labels(labels: ArrayLike) -> Labels:
+def _checked(labels: ArrayLike, rng: np.random.Generator | None, **settings: Any) -> Labels:
+    """Return the labels as an array, after a check of all arguments."""
     values = np.asarray(labels)
     if values.ndim != 1 or not len(values) or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(
             "labels must be a one-dimensional array of integers, not empty; "
             f"got {values.dtype} of shape {values.shape}."
         )
+    if rng is not None and not isinstance(rng, np.random.Generator):
+        raise ValueError(f"rng must be a numpy.random.Generator; got {rng!r}. Pass numpy.random.default_rng(seed).")
+    _check_settings(**settings)
     return values
 
 
-def _check_generator(rng: np.random.Generator) -> None:
-    if not isinstance(rng, np.random.Generator):
-        raise ValueError(  # noqa: TRY004 - every mistake at the public edge is a ValueError
-            f"rng must be a numpy.random.Generator; got {type(rng).__name__}. Pass numpy.random.default_rng(seed)."
-        )
-
-
-def _check_n_train(n_train: int) -> None:
-    if not isinstance(n_train, numbers.Integral) or isinstance(n_train, bool) or n_train < 1:
-        raise ValueError(f"n_train must be a whole number of samples, 1 or more; got {n_train!r}.")
-
-
-def _check_rate(name: str, rate: float) -> None:
-    if not isinstance(rate, numbers.Real) or not 0 <= rate <= 1:
-        raise ValueError(f"{name} must be from 0 to 1; got {rate!r}.")
-
-
-def _check_kind(kind: str) -> None:
-    if kind not in NOISE_KINDS:
-        raise ValueError(f"the kind of noise must be one of {', '.join(NOISE_KINDS)}; got {kind!r}.")
+def _check_settings(**settings: Any) -> None:
+    """Raise a ValueError for the first setting that is out of its range."""
+    for name, value in settings.items():
+        if name == "noise_kind":
+            valid, expected = value in get_args(NoiseKind), f"one of {', '.join(get_args(NoiseKind))}"
+        elif name.endswith("_rate"):
+            valid, expected = isinstance(value, int | float | np.number) and 0 <= float(value) <= 1, "from 0 to 1"
+        else:
+            least = 0 if name == "seed" else 1
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            valid, expected = whole and value >= least, f"a whole number, {least} or more"
+        if not valid:
+            raise ValueError(f"{name} must be {expected}; got {value!r}.")

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,23 +144,19 @@ def encode_labels(
     parts = [_checked_labels(part, source) for part in (train, test) if part is not None]
     textual = any(part.dtype.kind == "U" for part in parts)
     labels = np.concatenate([part.astype(str) for part in parts] if textual else parts)
-    if classes is not None:
-        repeated = [name for name, n in Counter(classes).items() if n > 1]
-        if repeated:
-            raise ValueError(f"{source} names the class {repeated[0]!r} twice. Class names must differ.")
-        if not textual:
-            if labels.size and not (labels.min() >= 0 and labels.max() < len(classes)):
-                raise ValueError(
-                    f"{source} names {len(classes)} classes, so labels must be from 0 to {len(classes) - 1}; "
-                    f"found {labels.min()} to {labels.max()}."
-                )
-            return labels.astype(np.int64), tuple(classes)
-    names = tuple(classes) if classes is not None else in_class_order({str(v) for v in np.unique(parts[0])})
+    if classes is None:
+        names = in_class_order({str(value) for value in np.unique(parts[0])})
+    else:
+        names = tuple(classes)
+        if len(set(names)) < len(names):
+            raise ValueError(f"{source} names a class twice: {', '.join(map(repr, names))}. Class names must differ.")
     index = {name: k for k, name in enumerate(names)}
+    if classes is not None and not textual:
+        index = {str(k): k for k in range(len(names))}
     values, inverse = np.unique(labels, return_inverse=True)
     unknown = [str(value) for value in values if str(value) not in index]
     if unknown:
-        where = "only on test images; add training images" if classes is None else "not one of its classes"
+        where = "only on test images; add training images" if classes is None else f"none of its {len(names)} classes"
         raise ValueError(f"{source}: the label {unknown[0]!r} is {where}.")
     return np.array([index[str(value)] for value in values], np.int64)[inverse], names
 
@@ -174,23 +170,20 @@ def _checked_labels(labels: NDArray[Any], source: object) -> NDArray[Any]:
             f"{source}: labels must be one number or name per image; got shape {labels.shape}. "
             "Convert one-hot rows to numbers with argmax(axis=1)."
         )
-    kind = labels.dtype.kind
-    if kind in "US" and labels.size and np.char.str_len(labels).max() > LONGEST_LABEL:
-        raise ValueError(f"{source}: a label has more than {LONGEST_LABEL:,} characters. Use shorter class names.")
-    if kind == "S":
-        try:
-            return np.char.decode(labels, "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{source}: labels must be UTF-8 text; {error.object[:20]!r} is not. Save text.") from None
-    if kind == "f":
-        whole = (np.abs(labels) < 2.0**53) & (labels == np.floor(labels))  # False for NaN
-        if not whole.all():
-            raise ValueError(f"{source}: labels must be whole numbers or names; got {labels[~whole][0]}.")
-    elif kind not in "iubU":
-        raise ValueError(f"{source}: labels must be whole numbers or names; got dtype {labels.dtype}.")
-    if kind == "u" and labels.size and labels.max() > np.iinfo(np.int64).max:
-        return labels.astype(str)
-    return labels if kind == "U" else labels.astype(np.int64)
+    if labels.dtype.kind == "U":
+        if labels.size and np.char.str_len(labels).max() > LONGEST_LABEL:
+            raise ValueError(f"{source}: a label has more than {LONGEST_LABEL:,} characters. Use shorter class names.")
+        return labels
+    if labels.dtype.kind not in "iubf":
+        raise ValueError(f"{source}: labels must be whole numbers or text; got dtype {labels.dtype}.")
+    with np.errstate(invalid="ignore"):
+        whole = labels.astype(np.int64)
+    wrong = whole != labels
+    if labels.dtype.kind == "f":
+        wrong |= np.abs(labels) >= 2.0**53  # beyond, two whole numbers may be one float
+    if wrong.any():
+        raise ValueError(f"{source}: labels must be whole numbers or text; got {labels[wrong][0]}.")
+    return whole
 
 
 # --- .csv ------------------------------------------------------------------------------------------------------------
@@ -201,64 +194,54 @@ _SPLIT_HEADINGS = ("split", "part", "subset", "set")
 _PARTS = dict.fromkeys(TRAIN_NAMES, "train") | {name: "val" if name[:3] == "val" else "test" for name in TEST_NAMES}
 
 
-class _Line(NamedTuple):
-    label: str
-    part: str
-    number: int
-
-
 def read_csv(file: Path, options: DataOptions, log: Log) -> Source:
-    """Read a table of path,label, with paths relative to the file's folder.
+    """Read a table with a header line and columns of path and label; paths are relative to the file's folder.
 
-    Without a header line the first column is the path and the second the label. A column called split (train, test or
-    val) gives the parts.
+    A column called split (train, test or val) gives the parts.
     """
-    rows = _csv_rows(file)
-    head = [cell.strip().casefold() for cell in rows[0][1]]
-    path_at = _find_column(head, options.image_column, _PATH_HEADINGS, file)
-    label_at = _find_column(head, options.label_column, _LABEL_HEADINGS, file)
-    split_at = _find_column(head, None, _SPLIT_HEADINGS, file)
-    if path_at is None and label_at is None:
-        log(f"{file} has no header line: its first column is read as path, its second as label")
-        path_at, label_at, split_at = 0, 1, None
-    elif path_at is None or label_at is None:
+    (_, header), *rows = _csv_rows(file)
+    head = [cell.strip().casefold() for cell in header]
+
+    def find_column(wanted: str | None, usual: tuple[str, ...]) -> int | None:
+        names = usual if wanted is None else (wanted.casefold(),)
+        return next((head.index(name) for name in names if name in head), None)
+
+    path_at, label_at = (
+        find_column(options.image_column, _PATH_HEADINGS),
+        find_column(options.label_column, _LABEL_HEADINGS),
+    )
+    split_at = find_column(None, _SPLIT_HEADINGS)
+    if path_at is None or label_at is None:
         raise ValueError(
-            f"{file} has the columns {', '.join(map(repr, rows[0][1]))}: which are path and label? "
-            "Pass image_column and label_column."
+            f"{file} has the columns {', '.join(map(repr, header))}: which are path and label? Name them in its first "
+            "line, or pass image_column and label_column."
         )
-    else:
-        del rows[0]
     skipped: list[Skipped] = []
-    lines: dict[str, _Line] = {}
-    repeated = 0
+    lines: dict[str, tuple[str, str]] = {}
     for number, row in rows:
-        cells = [cell.strip() for cell in row] + [""] * (max(path_at, label_at, split_at or 0) + 1 - len(row))
+        cells = [cell.strip() for cell in row] + [""] * len(head)
         path, label = cells[path_at], cells[label_at]
         if not path or not label:
             skipped.append((f"{file}, line {number}", "no label" if path else "no path"))
             continue
         word = "train" if split_at is None else cells[split_at].casefold()
-        part = _PARTS.get(word)
-        if part is None:
+        if word not in _PARTS:
             raise ValueError(f"{file}, line {number}: the split is {word!r}; expected train, test or val.")
-        new = _Line(label, part, number)
-        old = lines.setdefault(_resolve(file.parent, path), new)
-        if old[:2] != new[:2]:
+        new = (label, _PARTS[word])
+        old = lines.setdefault(os.path.normpath(file.parent / path), new)
+        if old != new:
             raise ValueError(
-                f"{file} gives two labels or parts for {one_line(path)}: {old.label!r} ({old.part}) in line "
-                f"{old.number}, {new.label!r} ({new.part}) in line {number}. Keep one."
+                f"{file}, line {number}: {one_line(path)} is {new[0]!r} ({new[1]}), and {old[0]!r} ({old[1]}) in an "
+                "earlier line. Keep one."
             )
-        repeated += old is not new
-    if repeated:
-        log(f"{count(repeated, 'line')} of {file} repeated an earlier one and was ignored")
-    parts = Counter(line.part for line in lines.values())
+    parts = Counter(part for _, part in lines.values())
     if not parts["train"]:
         raise ValueError(f"{file} names no training images. Expected lines of path,label.")
     test_part = "test" if parts["test"] else "val"
     if parts["test"] and parts["val"]:
         log(f"skipped {count(parts['val'], 'validation image')} of {file}: train and test are used")
-    train, test = ([path for path, line in lines.items() if line.part == part] for part in ("train", test_part))
-    y_train, y_test = (np.array([lines[path].label for path in part], str) for part in (train, test))
+    train, test = ([path for path, line in lines.items() if line[1] == part] for part in ("train", test_part))
+    y_train, y_test = (np.array([lines[path][0] for path in part], str) for part in (train, test))
     labels, classes = encode_labels(y_train, y_test if test else None, None, file)
     return Source(ImageFiles(train + test), labels, classes, len(train) if test else None, skipped)
 
@@ -268,33 +251,14 @@ def _csv_rows(file: Path) -> list[tuple[int, list[str]]]:
     check_memory(64 * file.stat().st_size, f"the table {file}")  # a line of four characters takes about 250 bytes
     try:
         text = file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"{file} is not UTF-8 text. Save it as CSV UTF-8.") from None
-    delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    try:
+        delimiter = max(",;\t", key=text.partition("\n")[0].count)
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         rows = [(reader.line_num, row) for row in reader if row]
-    except csv.Error as error:
-        raise ValueError(f"{file} is not a table of values: {error}.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{file} must be a table of values in UTF-8 text; {error}. Save it as CSV UTF-8.") from None
     if not rows or len(rows[0][1]) < 2:
         raise ValueError(f"{file} has fewer than two columns. Expected lines of path,label.")
     return rows
-
-
-def _find_column(head: list[str], wanted: str | None, usual: tuple[str, ...], file: Path) -> int | None:
-    if wanted is not None:
-        if wanted.casefold() not in head:
-            raise ValueError(f"{file} has no column {wanted!r}; it has {', '.join(map(repr, head))}.")
-        return head.index(wanted.casefold())
-    return next((head.index(name) for name in usual if name in head), None)
-
-
-def _resolve(folder: Path, path: str) -> str:
-    full = os.path.normpath(folder / path)
-    if "\\" in path and not os.path.exists(full):  # noqa: PTH110 - once per line; a table made on Windows
-        other = os.path.normpath(folder / path.replace("\\", "/"))
-        return other if os.path.exists(other) else full  # noqa: PTH110
-    return full
 
 
 # --- .npz ------------------------------------------------------------------------------------------------------------
@@ -323,14 +287,11 @@ def read_npz(file: Path, options: DataOptions, log: Log) -> Source:
     except NotPlainArrays as reason:
         raise ValueError(f"{file} cannot be read as .npz: {reason}.") from None
     content = {name: np.atleast_1d(arrays[key]) for name, key in found.items() if key is not None}
-    for name in ("x_train", "y_train"):
-        if name not in content:
-            raise ValueError(
-                f"{file} has no {name}; it holds {', '.join(map(one_line, held)) or 'nothing'}. "
-                "Expected x_train, y_train and optionally x_test, y_test, classes."
-            )
-    if ("x_test" in content) != ("y_test" in content):
-        raise ValueError(f"{file} has one of x_test and y_test; expected both or neither.")
+    if not {"x_train", "y_train"} <= set(content) or ("x_test" in content) != ("y_test" in content):
+        raise ValueError(
+            f"{file} must hold x_train and y_train, and x_test and y_test or neither; it holds "
+            f"{', '.join(map(one_line, held)) or 'nothing'}."
+        )
     parts = ("train", "test") if "x_test" in content else ("train",)
     for part in parts:
         n_images, n_labels = len(content[f"x_{part}"]), len(content[f"y_{part}"])
@@ -348,41 +309,37 @@ def read_npz(file: Path, options: DataOptions, log: Log) -> Source:
 
 def _channels_first(images: NDArray[Any], layout: str | None, what: str) -> NDArray[Any]:
     if images.ndim == 3:
-        return images[:, None]
-    if images.ndim != 4:
-        raise ValueError(f"{what} must be (n, H, W, C), (n, C, H, W) or (n, H, W); got shape {images.shape}.")
-    if layout is None:
+        images, layout = images[:, None], "NCHW"
+    if images.ndim == 4 and layout is None:
         first, last = images.shape[1] in (1, 3), images.shape[3] in (1, 3)
         if first and last:
             raise ValueError(f"{what} of shape {images.shape} may be NHWC or NCHW. Pass layout.")
         layout = "NCHW" if first else "NHWC"
-    planes = images.transpose(0, 3, 1, 2) if layout == "NHWC" else images
-    if planes.shape[1] not in (1, 3) or 0 in planes.shape[2:]:
-        raise ValueError(f"{what} must have 1 or 3 channels; as {layout}, shape {images.shape} has {planes.shape[1]}.")
+    planes = images.transpose(0, 3, 1, 2) if images.ndim == 4 and layout == "NHWC" else images
+    if planes.ndim != 4 or planes.shape[1] not in (1, 3) or 0 in planes.shape[2:]:
+        raise ValueError(
+            f"{what} must be (n, H, W), or (n, H, W, C) or (n, C, H, W) with 1 or 3 channels; got shape {images.shape}."
+        )
     return planes
 
 
 def _as_uint8(parts: list[NDArray[Any]], file: Path, log: Log) -> NDArray[np.uint8]:
     """Return all parts in one array, scaled by one rule so that train and test keep one scale."""
+    if len(parts) == 1 and parts[0].dtype == np.uint8:
+        return np.ascontiguousarray(parts[0])
     if any(part.dtype.kind not in "buif" for part in parts):
         raise ValueError(f"{file}: images must be numbers; got dtype {parts[0].dtype}.")
-    scale = np.float32(1)
-    if any(part.dtype != np.uint8 for part in parts):
-        filled = [part for part in parts if part.size]
-        low = min((part.min() for part in filled), default=0)
-        high = max((part.max() for part in filled), default=0)
-        if not (low >= 0 and high <= 255):  # also true for NaN
-            raise ValueError(
-                f"{file}: pixel values are from {low} to {high}; expected 0 to 1 or 0 to 255. Undo the normalisation, "
-                "or save uint8."
-            )
-        floats = any(part.dtype.kind == "f" for part in parts)
-        unit = (floats and high <= 1) or all(part.dtype.kind == "b" for part in parts)
-        if floats:
-            log(f"{file} holds floats from {low:.4g} to {high:.4g}, read as 0 to {1 if unit else 255}")
-        scale = np.float32(255 if unit else 1)
-    elif len(parts) == 1:
-        return np.ascontiguousarray(parts[0])
+    filled = [part for part in parts if part.size]
+    low, high = min((part.min() for part in filled), default=0), max((part.max() for part in filled), default=0)
+    if not (low >= 0 and high <= 255):  # also true for NaN
+        raise ValueError(
+            f"{file}: pixel values are from {low} to {high}; expected 0 to 1 or 0 to 255. Undo the normalisation, "
+            "or save uint8."
+        )
+    floats = any(part.dtype.kind == "f" for part in parts)
+    unit = (floats and high <= 1) or all(part.dtype.kind == "b" for part in parts)
+    if floats:
+        log(f"{file} holds floats from {low:.4g} to {high:.4g}, read as 0 to {1 if unit else 255}")
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
     check_memory(2 * int(np.prod(shape)), f"{file} as uint8 beside the arrays it holds")
     images = np.empty(shape, np.uint8)
@@ -390,6 +347,6 @@ def _as_uint8(parts: list[NDArray[Any]], file: Path, log: Log) -> NDArray[np.uin
     for part in parts:
         for first in range(0, len(part), 1024):
             block = part[first : first + 1024]
-            images[start : start + len(block)] = block if block.dtype == np.uint8 else np.rint(block * scale)
+            images[start : start + len(block)] = np.rint(block * np.float32(255)) if unit else np.rint(block)
             start += len(block)
     return images
