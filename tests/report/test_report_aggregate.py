@@ -55,53 +55,29 @@ def test_averages_of_the_paper_are_over_the_same_columns(store: Store, fill: Fil
     assert average.paper_gain == pytest.approx(2.5)
 
 
-def test_one_seed_has_no_deviation_and_no_test(store: Store, fill: Filler) -> None:
-    fill({"ce": [70.0], "esupcon": [71.5]})
-    (cell,) = only_table(store).panels[0].cells["esupcon"]
-    assert cell.summary.deviation is None and cell.gain.deviation is None and cell.p is None
-    assert cell.gain.mean == pytest.approx(1.5)
-
-
-def test_gains_are_paired_by_seed(store: Store) -> None:
-    rows = [row("ce", 0), row("ce", 5), row("esupcon", 5), row("esupcon", 7)]
+def test_gains_are_paired_by_seed_and_one_seed_has_no_deviation(store: Store) -> None:
+    rows = [row("ce", 0), row("ce", 5), row("esupcon", 5), row("esupcon", 7), row("spce", 0)]
     note_plan(store, rows)
-    for one, accuracy in zip(rows, (0.1, 0.5, 0.6, 0.9), strict=True):
+    for one, accuracy in zip(rows[:4], (0.1, 0.5, 0.6, 0.9), strict=True):
         write_run(store, one, Left(accuracy=accuracy))
-    (cell,) = only_table(store).panels[0].cells["esupcon"]
-    assert cell.gain.n == 1 and cell.gain.mean == pytest.approx(10)
-
-
-def test_missing_runs_are_open_and_counted(store: Store, fill: Filler) -> None:
-    fill({"ce": [70.0, None], "esupcon": [None, None]})
     table = only_table(store)
-    assert (table.n_done, table.n_planned) == (1, 4)
     (cell,) = table.panels[0].cells["esupcon"]
-    assert cell.summary is None and cell.n_planned == 2 and cell.gain is None and not cell.is_best
-    assert not table.panels[0].cells["ce"][0].is_best, "there is nothing to compare with"
+    assert (cell.gain.n, cell.gain.mean) == (1, pytest.approx(10)) and cell.gain.deviation is None and cell.p is None
+    (cell,) = table.panels[0].cells["spce"]
+    assert cell.summary is None and cell.n_planned == 1 and cell.gain is None and not cell.is_best
+    assert (table.n_done, len(table.rows)) == (4, 5)
 
 
-def test_plans_of_one_table_are_united_and_profiles_are_not(store: Store) -> None:
-    both = [row("ce", 0), row("esupcon", 0)]
+def test_plans_of_one_table_are_united_in_the_order_of_the_widest(store: Store) -> None:
+    both = [row("ce", 0, setting="IR=0.5"), row("esupcon", 0, setting="IR=0.5")]
     note_plan(store, both)
-    note_plan(store, [row("ce", 1), *both, row("ce", 0, dataset="digits")])
-    note_plan(store, [row("ce", 0, setting="N=2K")])
-    note_plan(store, [row("ce", 0, profile="paper")])
-    for one in both:
-        write_run(store, one)
-    first, second = read(store.root).tables
-    assert (first.n_done, first.n_planned) == (2, 5)
-    columns = [(column.dataset, column.setting) for column in first.columns]
-    assert columns == [("cifar10", "full"), ("cifar10", "N=2K"), ("digits", "full")], "data sets stay together"
-    assert first.datasets == [("cifar10", 2), ("digits", 1)]
-    assert (second.name, second.profile) == ("full", "paper")
-    assert first.commands == ["esupcon reproduce full"]
-
-
-def test_columns_have_the_order_of_the_widest_plan(store: Store) -> None:
-    note_plan(store, [row("ce", 0, setting="IR=0.5")])
     note_plan(store, [row("ce", 0, setting=setting) for setting in ("IR=0.05", "IR=0.1", "IR=0.5")])
-    note_plan(store, [row("ce", 1, setting=setting) for setting in ("IR=0.2", "IR=0.1")])
-    assert [column.setting for column in only_table(store).columns] == ["IR=0.05", "IR=0.1", "IR=0.5", "IR=0.2"]
+    note_plan(store, [row("ce", 1, setting="IR=0.2"), *both, row("ce", 0, dataset="digits")])
+    note_plan(store, [row("ce", 0, profile="paper")])
+    first, second = read(store.root).tables
+    assert [column.setting for column in first.columns] == ["IR=0.05", "IR=0.1", "IR=0.5", "IR=0.2", "full"]
+    assert first.datasets == [("cifar10", 4), ("digits", 1)] and len(first.rows) == 6
+    assert first.commands == ["esupcon reproduce full"] and (second.name, second.profile) == ("full", "paper")
 
 
 def test_runs_with_different_settings_are_not_averaged(store: Store) -> None:
@@ -121,27 +97,19 @@ def test_runs_with_different_settings_are_not_averaged(store: Store) -> None:
 
 
 def test_cost_is_relative_and_lower_is_better(store: Store) -> None:
-    rows = [row("ce", 0, table="complexity"), row("esupcon", 0, table="complexity")]
+    rows = [row(method, 0, table="complexity") for method in ("ce", "esupcon", "supcon_ce")]
     note_plan(store, rows, measure="cost")
     write_run(store, rows[0], Left(batch_size=64, peak=100 * 2**20))
     write_run(store, rows[1], Left(batch_size=128, peak=150 * 2**20))
+    write_run(store, rows[2], Left(reused_seconds=12.0))
     time, memory = only_table(store).panels
     # 2 s at 320 images a second are 640 images per epoch: 10 steps of 64, or 5 of 128.
     assert time.cells["ce"][0].summary.mean == pytest.approx(200)
     assert time.cells["esupcon"][0].summary.mean == pytest.approx(400)
     assert time.cells["esupcon"][0].gain.mean == pytest.approx(100)
     assert memory.cells["esupcon"][0].gain.mean == pytest.approx(50)
-    assert time.cells["ce"][0].is_best and not time.cells["esupcon"][0].is_best
-
-
-def test_run_with_reused_encoder_has_no_peak_memory(store: Store) -> None:
-    rows = [row(method, 0, table="complexity") for method in ("supcon_tt", "supcon_ce")]
-    note_plan(store, rows, measure="cost")
-    for one, reused in zip(rows, (0.0, 12.0), strict=True):
-        write_run(store, one, Left(peak=100 * 2**20, reused_seconds=reused))
-    _, memory = only_table(store).panels
-    assert memory.cells["supcon_tt"][0].summary.mean == pytest.approx(100)
-    assert memory.cells["supcon_ce"][0].summary is None
+    assert memory.cells["ce"][0].is_best and not memory.cells["esupcon"][0].is_best
+    assert memory.cells["supcon_ce"][0].summary is None, "the peak lies in the run that trained the encoder"
 
 
 def test_calibration_error_is_that_of_the_paper_protocol(store: Store) -> None:
@@ -159,21 +127,14 @@ def test_calibration_error_is_that_of_the_paper_protocol(store: Store) -> None:
     assert before.cells["esupcon"][0].paper is None, "the paper's errors are those after calibration"
 
 
-def test_run_without_test_part_or_calibration_leaves_its_cell_open(store: Store) -> None:
-    for measure in ("accuracy", "ece"):
-        one = row("ce", 0, table=measure)
-        note_plan(store, [one], measure=measure)
-        write_run(store, one, Left(accuracy=None, predictions=False))
-    assert all(table.panels[0].is_empty for table in read(store.root).tables)
-
-
-def test_table_for_choosing_settings_shows_held_out_accuracy_only(store: Store) -> None:
-    one = row("ce")
-    write_run(store, one, Left(held_out_accuracy=0.625))
-    note_plan(store, [one], measure="held_out")
-    table = only_table(store)
-    assert [panel.measure.key for panel in table.panels] == ["held_out"]
-    assert table.panels[0].cells["ce"][0].summary.mean == 62.5
+@pytest.mark.parametrize(("measure", "mean"), [("accuracy", None), ("ece", None), ("held_out", 62.5)])
+def test_run_without_a_figure_leaves_its_cell_open(store: Store, measure: str, mean: float | None) -> None:
+    one = row("ce", 0)
+    note_plan(store, [one], measure=measure)
+    write_run(store, one, Left(accuracy=None, predictions=False, held_out_accuracy=0.625))
+    panel = only_table(store).panels[0]
+    assert panel.measure.key == measure and panel.is_empty is (mean is None)
+    assert mean is None or panel.cells["ce"][0].summary.mean == mean
 
 
 @pytest.mark.parametrize(

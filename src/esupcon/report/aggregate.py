@@ -14,7 +14,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
 from esupcon._console import count
 from esupcon.experiments.plan import Plan, Row
@@ -79,40 +80,42 @@ def _accuracy(figures: Figures | None) -> float | None:
     return None if figures is None else 100 * figures.accuracy
 
 
-ACCURACY = Measure(
-    *("accuracy", "Accuracy on the test set", "%", 1, False),
-    of=lambda run: _accuracy(run.result.metrics.test),
-    paper=lambda row: row.paper_accuracy,
-)
-HELD_OUT = Measure(
-    *("held_out", "Accuracy on held-out training samples", "%", 1, False),
-    of=lambda run: _accuracy(run.result.metrics.held_out),
-)
-ECE = Measure(
-    *("ece", "ECE after calibration", "%", 2, True),
-    of=lambda run: 100 * found.ece_after if (found := run.result.calibration.paper) else None,
-    paper=lambda row: None if row.paper_ece is None else round(100 * row.paper_ece, 6),
-)
-ECE_BEFORE = Measure(
-    *("ece_before", "ECE before calibration", "%", 2, True),
-    of=lambda run: 100 * found.ece_before if (found := run.result.calibration.paper) else None,
-)
-STEP = Measure("step_time", "Time of a training step", "ms", 1, True, of=step_milliseconds, relative=True)
-MEMORY = Measure("memory", "Peak memory", "MB", 0, True, of=peak_megabytes, relative=True)
-
 # A table names one of these keys and is shown once for each of its measures.
 PANELS: dict[str, tuple[Measure, ...]] = {
-    "accuracy": (ACCURACY,),
-    "held_out": (HELD_OUT,),  # a table for choosing settings shows nothing of the test set
-    "ece": (ECE, ECE_BEFORE),
-    "cost": (STEP, MEMORY),
+    "accuracy": (
+        Measure(
+            *("accuracy", "Accuracy on the test set", "%", 1, False),
+            of=lambda run: _accuracy(run.result.metrics.test),
+            paper=lambda row: row.paper_accuracy,
+        ),
+    ),
+    "held_out": (  # a table for choosing settings shows nothing of the test set
+        Measure(
+            *("held_out", "Accuracy on held-out training samples", "%", 1, False),
+            of=lambda run: _accuracy(run.result.metrics.held_out),
+        ),
+    ),
+    "ece": (
+        Measure(
+            *("ece", "ECE after calibration", "%", 2, True),
+            of=lambda run: 100 * found.ece_after if (found := run.result.calibration.paper) else None,
+            paper=lambda row: None if row.paper_ece is None else round(100 * row.paper_ece, 6),
+        ),
+        Measure(
+            *("ece_before", "ECE before calibration", "%", 2, True),
+            of=lambda run: 100 * found.ece_before if (found := run.result.calibration.paper) else None,
+        ),
+    ),
+    "cost": (
+        Measure("step_time", "Time of a training step", "ms", 1, True, of=step_milliseconds, relative=True),
+        Measure("memory", "Peak memory", "MB", 0, True, of=peak_megabytes, relative=True),
+    ),
 }
 
 # --- Tables ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """Mean of n figures, and their standard deviation if there are two or more."""
 
     n: int
@@ -172,12 +175,11 @@ class ResultTable:
     columns: Sequence[Column]
     panels: Sequence[Panel]
     n_done: int
-    n_planned: int
 
     @property
-    def rows(self) -> list[Row]:
-        """All planned runs."""
-        return [row for column in self.columns for rows in column.rows.values() for row in rows]
+    def rows(self) -> dict[str, Row]:
+        """All planned runs by key."""
+        return {row.key: row for column in self.columns for rows in column.rows.values() for row in rows}
 
     @property
     def datasets(self) -> list[tuple[str, int]]:
@@ -190,32 +192,31 @@ def result_tables(plans: Iterable[Plan], runs: Mapping[str, StoredRun]) -> list[
     groups: dict[tuple[str, str], list[Plan]] = {}
     for plan in plans:
         groups.setdefault((plan.table, plan.profile), []).append(plan)
-    order = sorted(groups, key=lambda group: _ORDER.index(group[0]) if group[0] in _ORDER else len(_ORDER))
-    return [_table(groups[group], runs) for group in order]
-
-
-def _table(plans: Sequence[Plan], runs: Mapping[str, StoredRun]) -> ResultTable:
-    last = plans[-1]
-    columns, notes = _columns(plans)
-    methods = method_order(row.method for plan in plans for row in plan.rows)
-    keys = {row.key for column in columns for rows in column.rows.values() for row in rows}
-    return ResultTable(
-        name=last.table,
-        profile=last.profile,
-        title=last.title or last.table,
-        paper=last.paper,
-        notes=[*last.notes, *notes],
-        commands=list(dict.fromkeys(plan.command for plan in plans if plan.command)),
-        baseline=last.baseline,
-        methods=methods,
-        columns=columns,
-        panels=[
-            _panel(measure, methods, columns, last.baseline, runs)
-            for measure in PANELS.get(last.measure, PANELS["accuracy"])
-        ],
-        n_done=len(keys & runs.keys()),
-        n_planned=len(keys),
-    )
+    tables = []
+    for name, profile in sorted(
+        groups, key=lambda group: _ORDER.index(group[0]) if group[0] in _ORDER else len(_ORDER)
+    ):
+        group = groups[name, profile]
+        last = group[-1]
+        columns, notes = _columns(group)
+        methods = method_order(row.method for plan in group for row in plan.rows)
+        measures = PANELS.get(last.measure, PANELS["accuracy"])
+        keys = {row.key for column in columns for rows in column.rows.values() for row in rows}
+        table = ResultTable(
+            name,
+            profile,
+            title=last.title or name,
+            paper=last.paper,
+            notes=[*last.notes, *notes],
+            commands=list(dict.fromkeys(plan.command for plan in group if plan.command)),
+            baseline=last.baseline,
+            methods=methods,
+            columns=columns,
+            panels=[_panel(measure, methods, columns, last.baseline, runs) for measure in measures],
+            n_done=len(keys & runs.keys()),
+        )
+        tables.append(table)
+    return tables
 
 
 def _columns(plans: Sequence[Plan]) -> tuple[list[Column], list[str]]:
@@ -256,42 +257,29 @@ def _without_seed(spec: RunSpec) -> RunSpec:
 def _panel(
     measure: Measure, methods: Sequence[str], columns: Sequence[Column], baseline: str, runs: Mapping[str, StoredRun]
 ) -> Panel:
-    by_column = [_column_cells(measure, methods, column, baseline, runs) for column in columns]
-    cells = {method: [column[method] for column in by_column] for method in methods}
+    cells: dict[str, list[Cell]] = {method: [] for method in methods}
+    for column in columns:
+        values: dict[str, dict[int, float]] = {baseline: {}}
+        paper: dict[str, float | None] = {baseline: None}
+        for method in methods:
+            rows = column.rows.get(method, ())
+            found = {row.seed: measure.of(runs[row.key]) for row in rows if row.key in runs}
+            values[method] = {seed: value for seed, value in found.items() if value is not None}
+            paper[method] = next(map(measure.paper, rows), None)
+        means = {method: summary_of(list(of_seed.values())) for method, of_seed in values.items()}
+        best = best_methods({method: one.mean for method, one in means.items() if one}, measure.lower_is_better)
+        base, base_paper = values[baseline], paper[baseline]
+        for method in methods:
+            gain = paper_gain = None
+            if method != baseline:
+                pairs = [(value, base[seed]) for seed, value in values[method].items() if seed in base]
+                gain = summary_of([measure.gain(*pair) for pair in pairs if not measure.relative or pair[1] > 0])
+                own = paper[method]
+                paper_gain = None if own is None or base_paper is None else measure.gain(own, base_paper)
+            n_planned, is_best = len(column.rows.get(method, ())), method in best
+            cell = Cell(n_planned, means[method], gain, paired_p(gain), paper[method], paper_gain, is_best)
+            cells[method].append(cell)
     return Panel(measure, cells, {method: _average(row) for method, row in cells.items()})
-
-
-def _column_cells(
-    measure: Measure, methods: Sequence[str], column: Column, baseline: str, runs: Mapping[str, StoredRun]
-) -> dict[str, Cell]:
-    values: dict[str, dict[int, float]] = {}
-    paper: dict[str, float | None] = {}
-    for method in methods:
-        rows = column.rows.get(method, ())
-        found = {row.seed: measure.of(runs[row.key]) for row in rows if row.key in runs}
-        values[method] = {seed: value for seed, value in found.items() if value is not None}
-        paper[method] = next(map(measure.paper, rows), None)
-    means = {method: summary_of(list(of_seed.values())) for method, of_seed in values.items()}
-    best = best_methods({method: one.mean for method, one in means.items() if one is not None}, measure.lower_is_better)
-    cells = {}
-    for method in methods:
-        gain = paper_gain = None
-        if method != baseline:
-            base = values.get(baseline, {})
-            pairs = [(value, base[seed]) for seed, value in values[method].items() if seed in base]
-            gain = summary_of([measure.gain(*pair) for pair in pairs if not measure.relative or pair[1] > 0])
-            own, theirs = paper[method], paper.get(baseline)
-            paper_gain = None if own is None or theirs is None else measure.gain(own, theirs)
-        cells[method] = Cell(
-            n_planned=len(column.rows.get(method, ())),
-            summary=means[method],
-            gain=gain,
-            p=paired_p(gain),
-            paper=paper[method],
-            paper_gain=paper_gain,
-            is_best=method in best,
-        )
-    return cells
 
 
 def _average(row: Sequence[Cell]) -> Cell:
@@ -304,11 +292,7 @@ def _average(row: Sequence[Cell]) -> Cell:
 
 def summary_of(values: Sequence[float]) -> Summary | None:
     """Return n, mean and deviation; None for no values."""
-    n = len(values)
-    if n == 0:
-        return None
-    mean = math.fsum(values) / n
-    return Summary(n, mean, None if n == 1 else math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1)))
+    return Summary(len(values), fmean(values), stdev(values) if len(values) > 1 else None) if values else None
 
 
 def paired_p(gain: Summary | None) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from esupcon._console import count, duration, printable
 from esupcon._io import array_names, read_arrays
 from esupcon.doctor import SEVERITIES, Finding
-from esupcon.experiments.plan import Plan
 from esupcon.experiments.store import StoredRun, read_contents
 from esupcon.probability import Predictions
 from esupcon.report.aggregate import ResultTable, result_tables
@@ -32,8 +31,6 @@ class DrawnColumn:
     """A column whose single runs are drawn: `runs` of one seed by method, `all_runs` of every seed."""
 
     label: str
-    table: ResultTable
-    seed: int
     runs: Mapping[str, StoredRun]
     all_runs: Mapping[str, Sequence[StoredRun]]
     note: str  # which seed, and which methods are missing
@@ -59,8 +56,6 @@ class Content:
     unfinished: Sequence[tuple[str, str]]  # run, and why it is missing
     problems: Sequence[str]  # a line for each run, plan or file that cannot be read
     facts: Sequence[tuple[str, str]]  # how the results were produced
-    seconds: float
-    last_finished: str
     n_done: int
     n_planned: int
     n_unplanned: int
@@ -75,7 +70,7 @@ class Content:
         if not self.tables:
             return f"{count(self.n_unplanned, 'run')} outside any table."
         datasets = dict.fromkeys(dataset_title(column.dataset) for table in self.tables for column in table.columns)
-        n_seeds = len({row.seed for table in self.tables for row in table.rows})
+        n_seeds = len({row.seed for table in self.tables for row in table.rows.values()})
         return (
             f"{count(len(self.methods), 'method')} ({listed([method_title(one) for one in self.methods])}) on "
             f"{listed(list(datasets))}, {'up to ' if n_seeds > 1 else ''}{count(n_seeds, 'seed')}, "
@@ -96,29 +91,29 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
     Damaged runs, plans and files are left out and named in `problems`.
     """
     found = read_contents(store)
-    known = {name for plan in found.plans for name in _names(plan)}
-    if unknown := [name for name in tables if name not in known]:
+    names = [{plan.table, f"{plan.table}-{plan.profile}"} for plan in found.plans]
+    if unknown := [name for name in tables if not any(name in both for both in names)]:
         there = listed(list(dict.fromkeys(plan.table for plan in found.plans)), 20) or "no table"
         raise ValueError(f"{store} has no table {listed(unknown)}. It has {there}.")
-    plans = [plan for plan in found.plans if not tables or set(_names(plan)) & set(tables)]
-    results = result_tables(plans, found.runs)
+    chosen = [plan for plan, both in zip(found.plans, names, strict=True) if not tables or both & set(tables)]
+    results = result_tables(chosen, found.runs)
     planned = {
-        row.key: printable(
-            f"{method_title(row.method)} on {dataset_title(row.dataset)}, {row.setting}, seed {row.seed}"
-        )
+        key: printable(f"{method_title(row.method)} on {dataset_title(row.dataset)}, {row.setting}, seed {row.seed}")
         for table in results
-        for row in table.rows
+        for key, row in table.rows.items()
     }
     runs = {key: run for key, run in found.runs.items() if key in planned} if results else found.runs
     problems = list(found.problems)
     drawn, n_not_drawn = _drawn_columns(results, runs, problems)
-    finished = sorted(run.result.provenance.finished for run in runs.values() if run.result.provenance.finished)
-    seconds = sum(run.result.provenance.seconds for run in runs.values())
+    unfinished = []
+    for key, name in planned.items():
+        if key not in runs:
+            otherwise = f"failed: {found.failures[key]}" if key in found.failures else "not run yet"
+            reason = next((f"damaged: {line}" for line in found.problems if key in line), otherwise)
+            unfinished.append((name, printable(reason)))
     facts = [("this report", command)] if command else []
     facts += [(f"{table.name}, {table.profile}", line) for table in results for line in table.commands]
-    facts += [("source", str(store)), ("time of all runs", duration(seconds))]
-    if finished:
-        facts.append(("finished", f"first run {finished[0]}, last run {finished[-1]}"))
+    facts += [("source", str(store)), *_provenance(runs.values())]
     return Content(
         path=store,
         runs=runs,
@@ -126,62 +121,45 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
         drawn=drawn,
         n_not_drawn=n_not_drawn,
         findings=_grouped_findings(runs, planned),
-        unfinished=[
-            (name, _reason(key, found.problems, found.failures)) for key, name in planned.items() if key not in runs
-        ],
+        unfinished=unfinished,
         problems=[printable(line) for line in problems],
-        facts=[(printable(name), printable(value)) for name, value in [*facts, *_environment(runs.values())]],
-        seconds=seconds,
-        last_finished=printable(finished[-1]) if finished else "",
+        facts=[(printable(name), printable(value)) for name, value in facts],
         n_done=len(planned.keys() & runs.keys()),
         n_planned=len(planned),
         n_unplanned=len(found.runs.keys() - {row.key for plan in found.plans for row in plan.rows}),
     )
 
 
-def _names(plan: Plan) -> tuple[str, str]:
-    return plan.table, f"{plan.table}-{plan.profile}"
-
-
-def _reason(key: str, problems: Iterable[str], failures: Mapping[str, str]) -> str:
-    damage = next((line for line in problems if key in line), None)
-    if damage is not None:
-        return printable(f"damaged: {damage}")
-    return printable(f"failed: {failures[key]}") if key in failures else "not run yet"
-
-
 def _grouped_findings(runs: Mapping[str, StoredRun], names: Mapping[str, str]) -> list[tuple[Finding, list[str]]]:
     """Group findings by code: most severe first, then most frequent."""
-
-    def rank(finding: Finding) -> int:
-        return -SEVERITIES.index(finding.severity)
-
-    worst: dict[str, Finding] = {}
-    where: dict[str, list[str]] = {}
+    groups: dict[str, list[tuple[int, str, Finding]]] = {}
     for key, run in runs.items():
         for finding in run.result.findings:
-            worst[finding.code] = min(worst.get(finding.code, finding), finding, key=rank)
-            affected = where.setdefault(finding.code, [])
-            name = names.get(key, f"run {key}")
-            if affected[-1:] != [name]:
-                affected.append(name)
-    order = sorted(worst, key=lambda code: (rank(worst[code]), -len(where[code]), code))
-    return [(worst[code], where[code]) for code in order]
+            entry = (SEVERITIES.index(finding.severity), names.get(key, f"run {key}"), finding)
+            groups.setdefault(finding.code, []).append(entry)
+    found = []
+    for code, group in groups.items():
+        worst, _, finding = max(group, key=lambda entry: entry[0])
+        where = list(dict.fromkeys(name for _, name, _ in group))
+        found.append((-worst, -len(where), code, finding, where))
+    return [(finding, where) for *_, finding, where in sorted(found, key=lambda entry: entry[:3])]
 
 
-def _environment(runs: Collection[StoredRun]) -> list[tuple[str, str]]:
-    """Return commit, versions and machine; where runs differ, every value with its number of runs."""
+def _provenance(runs: Collection[StoredRun]) -> list[tuple[str, str]]:
+    """Return times, commit, versions and machine; where runs differ, every value with its number of runs."""
     records = [run.result.provenance for run in runs]
-    names = sorted({name for one in records for name in one.versions}, key=lambda name: (name == "platform", name))
+    finished = sorted(one.finished for one in records if one.finished)
+    facts = [("time of all runs", duration(sum(one.seconds for one in records)))]
+    facts += [("finished", f"first run {finished[0]}, last run {finished[-1]}")] if finished else []
     values = {"commit": [one.commit or "unknown (installed, not a checkout)" for one in records]}
-    values |= {name: [one.versions.get(name, "unknown") for one in records] for name in names}
-    values |= {"threads": [str(run.spec.train.threads) for run in runs]}
-    values |= {"processes": [str(run.spec.processes) for run in runs]}
-    facts = []
-    for name, found in values.items() if records else ():
-        counts = Counter(found)
-        several = "; ".join(f"{value} ({count(n, 'run')})" for value, n in counts.most_common())
-        facts.append(("machine" if name == "platform" else name, several if len(counts) > 1 else found[0]))
+    for name in sorted({name for one in records for name in one.versions}):
+        values[name] = [one.versions.get(name, "unknown") for one in records]
+    values["threads"] = [str(run.spec.train.threads) for run in runs]
+    values["processes"] = [str(run.spec.processes) for run in runs]
+    for name, given in values.items() if records else ():
+        counts = Counter(given).most_common()
+        several = "; ".join(f"{value} ({count(n, 'run')})" for value, n in counts)
+        facts.append((name, several if len(counts) > 1 else given[0]))
     return facts
 
 
@@ -193,38 +171,31 @@ def _drawn_columns(
 ) -> tuple[list[DrawnColumn], int]:
     """Choose at most MOST_COLUMNS columns, from every table in turn; return how many others there are.
 
-    Points of a grid have a figure of their own, so tables with a grid come last. Columns of two tables that hold the
-    same runs are drawn once, under the name of the first table.
+    Columns of two tables that hold the same runs are drawn once, under the name of the first table.
     """
-    places: dict[frozenset[str], tuple[bool, int, int]] = {}
+    places: dict[frozenset[str], tuple[int, int]] = {}
     for t, table in enumerate(tables):
-        has_grid = any(column.grid for column in table.columns)
         for c, column in enumerate(table.columns):
             keys = frozenset(row.key for rows in column.rows.values() for row in rows if row.key in runs)
             if keys:
-                places.setdefault(keys, (has_grid, c, t))
-    chosen = sorted((t, c) for _, c, t in sorted(places.values())[:MOST_COLUMNS])
+                places.setdefault(keys, (c, t))
+    chosen = sorted((t, c) for c, t in sorted(places.values())[:MOST_COLUMNS])
     return [_drawn_column(tables[t], c, runs, problems) for t, c in chosen], len(places) - len(chosen)
 
 
 def _drawn_column(table: ResultTable, index: int, runs: Mapping[str, StoredRun], problems: list[str]) -> DrawnColumn:
     column = table.columns[index]
-    all_runs = {
-        method: [runs[row.key] for row in column.rows.get(method, ()) if row.key in runs] for method in table.methods
-    }
-    by_seed: dict[int, dict[str, StoredRun]] = {}
-    for method, of_method in all_runs.items():
-        for run in of_method:
-            by_seed.setdefault(run.spec.train.seed, {})[method] = run
-    seed = min(by_seed, key=lambda one: (-len(by_seed[one]), one))  # the one that most methods have
-    missing = [method_title(method) for method in table.methods if method not in by_seed[seed]]
-    confusions = {method: _read(run, PREDICTIONS_FILE, _confusion, problems) for method, run in by_seed[seed].items()}
-    embeddings = {method: _read(run, EMBEDDING_FILE, _embedding, problems) for method, run in by_seed[seed].items()}
+    rows = {method: column.rows.get(method, ()) for method in table.methods}
+    all_runs = {method: [runs[row.key] for row in given if row.key in runs] for method, given in rows.items()}
+    seeds = Counter(run.spec.train.seed for found in all_runs.values() for run in found)
+    seed = min(seeds, key=lambda one: (-seeds[one], one))  # the one that most methods have
+    drawn = {method: run for method, found in all_runs.items() for run in found if run.spec.train.seed == seed}
+    missing = [method_title(method) for method in table.methods if method not in drawn]
+    confusions = {method: _read(run, PREDICTIONS_FILE, _confusion, problems) for method, run in drawn.items()}
+    embeddings = {method: _read(run, EMBEDDING_FILE, _embedding, problems) for method, run in drawn.items()}
     return DrawnColumn(
         label=printable(f"{table.title}: {dataset_title(column.dataset)}, {column.setting}"),
-        table=table,
-        seed=seed,
-        runs=by_seed[seed],
+        runs=drawn,
         all_runs=all_runs,
         note=f"Runs of seed {seed}." + (f" {listed(missing)} not finished." if missing else ""),
         confusions={method: one for method, one in confusions.items() if one is not None},
@@ -252,15 +223,14 @@ def _confusion(path: Path, n_classes: int) -> Confusion:
 
 def _embedding(path: Path, n_classes: int) -> Embedding | None:
     arrays = read_arrays(path, {"z", "labels", *array_names(path)} & {"z", "labels", "prototypes"})
-    z, labels, prototypes = arrays["z"], arrays["labels"], arrays.get("prototypes")
-    if z.ndim != 2 or z.dtype.kind != "f" or labels.shape != z.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(f"expected z (n, d) and n labels; got {z.dtype}{z.shape} and {labels.dtype}{labels.shape}")
-    if prototypes is not None and (prototypes.dtype.kind != "f" or prototypes.shape != (n_classes, z.shape[1])):
-        raise ValueError(f"expected {n_classes} prototypes of {z.shape[1]} numbers; got {prototypes.shape}")
+    z, labels, prototypes = arrays["z"], arrays["labels"], arrays.get("prototypes", np.zeros((n_classes, 0)))
+    kinds = z.dtype.kind + labels.dtype.kind + prototypes.dtype.kind
+    d = z.shape[1:] if "prototypes" in arrays else (0,)
+    if kinds not in ("fif", "fuf") or z.ndim != 2 or labels.shape != z.shape[:1] or prototypes.shape != (n_classes, *d):
+        given = ", ".join(f"{name} {array.dtype}{array.shape}" for name, array in arrays.items())
+        raise ValueError(f"expected z (n, d), labels (n,) and prototypes ({n_classes}, d); got {given}")
     if len(z) < 3:
         return None  # nothing to see
-    if labels.min() < 0 or labels.max() >= n_classes:
-        raise ValueError(f"expected labels from 0 to {n_classes - 1}; got {labels.min()} to {labels.max()}")
-    if not (np.isfinite(z).all() and (prototypes is None or np.isfinite(prototypes).all())):
-        raise ValueError("it holds numbers that are not finite")
-    return sample(z, labels, prototypes)
+    if labels.min() < 0 or labels.max() >= n_classes or not (np.isfinite(z).all() and np.isfinite(prototypes).all()):
+        raise ValueError(f"expected finite numbers and labels from 0 to {n_classes - 1}")
+    return sample(z, labels, arrays.get("prototypes"))

@@ -21,7 +21,6 @@ from esupcon.probability import CalibrationFigures
 from esupcon.report.aggregate import (
     Panel,
     ResultTable,
-    Summary,
     number_in,
     peak_megabytes,
     step_milliseconds,
@@ -29,7 +28,7 @@ from esupcon.report.aggregate import (
 )
 from esupcon.report.content import Confusion, Content, DrawnColumn
 from esupcon.report.format import dataset_title, html_text, method_title
-from esupcon.report.projection import MOST_CLASSES, Array, Embedding, plane_maps
+from esupcon.report.projection import MOST_CLASSES, Array, Embedding, tsne
 
 MOST_MAPS = 4  # columns with maps of embeddings: each map takes time to compute
 MATRIX_CLASSES, WORST_CLASSES = 30, 20  # with more than 30 classes, a confusion matrix shows the 20 worst
@@ -138,11 +137,6 @@ def _trace(kind: str, hover: str, method: str | None = None, **parts: Any) -> Tr
     return {"type": kind, "hovertemplate": f"{hover}<extra></extra>", **named, **parts}
 
 
-def _whiskers(summaries: Iterable[Summary | None], **more: Any) -> dict[str, Any]:
-    deviations = _rounded((one and one.deviation for one in summaries), 3)
-    return {"type": "data", "array": deviations, "visible": any(deviations), "thickness": 1, **more}
-
-
 def _points(points: Array, text: str | Sequence[str], hover: str, **marker: Any) -> Trace:
     x, y = (_rounded(points[:, i], 3) for i in range(2))
     return _trace("scatter", hover, mode="markers", x=x, y=y, text=text, marker=marker)
@@ -242,36 +236,48 @@ def _curve(records: Sequence[Mapping[str, Any]], name: str, scale: float) -> tup
 
 
 def cost(column: DrawnColumn, style: Styles) -> Option:
-    """Draw mean time and memory of the runs of a column as bars."""
+    """Draw mean time and memory of the runs of a column."""
     cards = []
     for title, unit, of in (
         ("Time of a training step", "milliseconds", step_milliseconds),
         ("Training time of a run", "seconds", lambda run: run.seconds),
         ("Peak memory", "megabytes", peak_megabytes),
     ):
-        traces = []
-        for method, runs in column.all_runs.items():
-            one = summary_of([value for run in runs if (value := of(run)) is not None])
-            if one is None:
-                continue
+        found = {m: [[v for run in runs if (v := of(run)) is not None]] for m, runs in column.all_runs.items()}
+        cards += _bars(title, unit, ["all seeds"], found, style)
+    return Option(column.label, cards, "Means over all seeds; whiskers are standard deviations.")
+
+
+def _bars(
+    title: str, unit: str, names: Sequence[str], values: Mapping[str, Sequence[Sequence[float]]], style: Styles
+) -> list[Card]:
+    """Draw means with standard deviations: a group of bars for each name, in it a bar for each method."""
+    traces = []
+    for method, groups in values.items():
+        summaries = [summary_of(group) for group in groups]
+        deviations = _rounded((one and one.deviation for one in summaries), 3)
+        if any(summaries):
             trace = _trace(
                 "bar",
-                f"%{{fullData.name}}: %{{x:.4g}} {unit}, n = {one.n}",
+                f"%{{fullData.name}}, %{{x}}: %{{y:.4g}} {unit}",
                 method,
-                x=_rounded([one.mean], 3),
-                y=[html_text(method_title(method))],
-                orientation="h",
-                error_x=_whiskers([one], color="ink"),
+                x=names,
+                y=_rounded((one and one.mean for one in summaries), 3),
+                error_y={
+                    "type": "data",
+                    "array": deviations,
+                    "visible": any(deviations),
+                    "color": "ink",
+                    "thickness": 1,
+                },
                 marker={"color": style[method]["color"]},
-                text=[f"{one.mean:,.4g}"],
+                texttemplate="%{y:.4g}",
                 textposition="inside",
                 insidetextanchor="start",  # the whisker is at the end
             )
             traces.append(trace)
-        x, y = _axis(unit, rangemode="tozero"), _axis("", type="category", autorange="reversed")
-        figure = _figure(traces, x, y, 90 + 32 * len(traces), showlegend=False, bargap=0.35)
-        cards += [Card(title, figure)] if traces else []
-    return Option(column.label, cards, "Means over all seeds; whiskers are standard deviations.")
+    x, y = _axis("", type="category"), _axis(unit, rangemode="tozero")
+    return [Card(title, _figure(traces, x, y, 360, barmode="group", showlegend=True))] if traces else []
 
 
 # --- Sensitivity to settings -----------------------------------------------------------------------------------------
@@ -328,32 +334,18 @@ def _map_card(panel: Panel, method: str, axes: Sequence[str], at: Mapping[tuple[
 
 def scarce_classes(column: DrawnColumn, style: Styles) -> Option:
     """Draw the mean accuracy of scarce and of other classes, for runs in which some classes were made scarce."""
-    traces = []
+    means: dict[str, tuple[list[float], list[float]]] = {method: ([], []) for method in column.all_runs}
     for method, runs in column.all_runs.items():
-        means: dict[bool, list[float]] = {True: [], False: []}  # of the scarce classes, of the others
         for run in runs:
             scarce, test = run.result.preparation.scenario.scarce_classes, run.result.metrics.test
-            if not scarce or test is None:
-                continue
-            for side, values in means.items():
-                entries = [one for k, one in enumerate(test.per_class) if (k in scarce) is side and one.n]
-                found = [one.accuracy for one in entries if one.accuracy is not None]
+            for side, values in zip((True, False), means[method], strict=True):
+                classes = (
+                    [one for k, one in enumerate(test.per_class) if (k in scarce) is side] if scarce and test else []
+                )
+                found = [one.accuracy for one in classes if one.n and one.accuracy is not None]
                 values.extend([100 * sum(found) / len(found)] if found else [])
-        sides = [summary_of(side) for side in means.values()]
-        if any(sides):
-            trace = _trace(
-                "bar",
-                "%{fullData.name}, %{x}: %{y:.1f} %",
-                method,
-                x=["scarce classes", "other classes"],
-                y=_rounded((one and one.mean for one in sides), 2),
-                error_y=_whiskers(sides, color="ink"),
-                marker={"color": style[method]["color"]},
-            )
-            traces.append(trace)
-    y = _axis("mean accuracy of the classes (%)", range=[0, 105])
-    figure = _figure(traces, _axis("", type="category"), y, 380, barmode="group", showlegend=True)
-    cards = [Card("Scarce classes and other classes", figure)] if traces else []
+    title, names = "Scarce classes and other classes", ["scarce classes", "other classes"]
+    cards = _bars(title, "mean accuracy of the classes in %", names, means, style)
     return Option(column.label, cards, "Means over all seeds; each seed draws its own scarce classes.")
 
 
@@ -365,11 +357,8 @@ def embedding_maps(drawn: Sequence[DrawnColumn]) -> list[Option]:
     columns = [column for column in drawn if column.embeddings]
     options = []
     for column in columns[:MOST_MAPS]:
-        way, maps = plane_maps(list(column.embeddings.values()))
-        cards = [
-            Card(f"{method_title(method)}, {way}", _embedding_figure(given, *planes, column.classes), method)
-            for (method, given), planes in zip(column.embeddings.items(), maps, strict=True)
-        ]
+        found = column.embeddings.items()
+        cards = [Card(method_title(method), _embedding_figure(one, column.classes), method) for method, one in found]
         few = f" The {MOST_CLASSES} classes with most samples are shown." if len(column.classes) > MOST_CLASSES else ""
         options.append(Option(column.label, cards, column.note + few))
     if len(columns) > MOST_MAPS:
@@ -378,7 +367,9 @@ def embedding_maps(drawn: Sequence[DrawnColumn]) -> list[Option]:
     return options
 
 
-def _embedding_figure(given: Embedding, points: Array, prototypes: Array, classes: Sequence[str]) -> Figure:
+def _embedding_figure(given: Embedding, classes: Sequence[str]) -> Figure:
+    plane = tsne(np.concatenate([given.z, given.prototypes]))
+    points, prototypes = plane[: len(given.z)], plane[len(given.z) :]
     traces, labels = [], []
     kinds = np.unique(given.labels).tolist()
     for k, colour in zip(kinds, itertools.cycle(_CLASS_COLOURS), strict=False):

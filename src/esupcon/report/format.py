@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 
 SIGNIFICANT = 0.05  # a gain with a smaller p gets a star
 _DATASETS = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "tiny_imagenet": "Tiny ImageNet",
-    "caltech256": "Caltech-256",
-    "digits": "Digits",
+    **{"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet": "Tiny ImageNet"},
+    **{"caltech256": "Caltech-256", "digits": "Digits"},
 }
 
 # --- Escaping --------------------------------------------------------------------------------------------------------
@@ -36,20 +33,15 @@ def html_text(value: object, most: int = 60) -> str:
 
 
 def csv_text(value: object) -> str:
-    """Return a name that no spreadsheet reads as a formula, whichever separator it splits cells at.
+    """Return a name that no spreadsheet reads as a formula: an apostrophe stands before `= + - @`.
 
-    A cell is a formula if it starts with one of `= + - @`, and with other separators a cell may start anywhere after a
-    character that is not part of a word. An apostrophe in front makes it text.
+    With other separators than the comma, a cell may start after any character that is not part of a word.
     """
     return re.sub(r"(?<!\w)([=+\-@＝＋－＠])", r"'\1", printable(value))
 
 
 def markdown_text(value: object) -> str:
-    """Return text without markup, tags, links or mentions.
-
-    GitHub turns addresses, `@name` and `#1` into links even where they are escaped; an empty comment, which is not
-    shown, prevents that.
-    """
+    """Return text without markup, tags, links or mentions; empty comments keep GitHub from making links."""
     text = re.sub(r"([\\`*_{}\[\]|~!$#])", r"\\\1", html.escape(printable(value), quote=False))
     text = re.sub(r"^(\d*)([-+=.)])(?=[-=\s]|$)", r"\1\\\2", text)  # the start of a list or the line under a heading
     text = re.sub(r"([@#])", r"\1<!-- -->", text)
@@ -57,37 +49,20 @@ def markdown_text(value: object) -> str:
 
 
 _LATEX = {
-    "\\": r"\textbackslash{}",
     **{c: f"\\{c}" for c in "{}$&#%_"},
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"''",
-    "'": r"'{}",
-    "`": r"{}`{}",
-    "±": r"$\pm$",
-    "−": r"$-$",
-    "×": r"$\times$",
-    "–": r"\textendash{}",
-    "…": r"\dots{}",
-    "“": "``",
-    "”": "''",
-    "’": "'",
-    "▲": r"$\blacktriangle$",
-    "▼": r"$\blacktriangledown$",
-    "●": r"$\bullet$",
-    "τ": r"$\tau$",
+    **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "|": r"\textbar{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "–": r"\textendash{}", "…": r"\dots{}"},
+    **{'"': "''", "'": "'{}", "`": "{}`{}", "“": "``", "”": "''", "’": "'"},
+    **{"±": r"$\pm$", "−": "$-$", "×": r"$\times$", "τ": r"$\tau$"},
+    **{"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "●": r"$\bullet$"},
 }
-_NOT_IN_FONT = "ÐÞðþ÷"
 
 
 def latex_text(value: object) -> str:
     """Return text without commands; a character that the usual fonts lack is given by its number."""
     parts = []
     for c in printable(value):
-        known = c.isascii() or ("\u00c0" <= c <= "\u00ff" and c not in _NOT_IN_FONT)
+        known = c.isascii() or ("\u00c0" <= c <= "\u00ff" and c not in "ÐÞðþ÷")
         parts.append(_LATEX.get(c) or (c if known else f"[U+{ord(c):04X}]"))
     return "".join(parts).replace("--", "-{}-").replace("--", "-{}-")  # no ligatures
 
@@ -112,10 +87,9 @@ def method_order(keys: Iterable[str]) -> list[str]:
 
 
 def listed(words: Sequence[str], most: int = 8) -> str:
-    """Return `a, b and c`; of many words the first few and how many more there are."""
-    if len(words) > most:
-        return f"{', '.join(words[:most])} and {len(words) - most:,} more"
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    """Return `a, b, c`; of many words the first few and how many more there are."""
+    more = [f"and {len(words) - most:,} more"] if len(words) > most else []
+    return ", ".join([*words[:most], *more])
 
 
 def number(value: float, digits: int) -> str:
@@ -166,12 +140,11 @@ def gain_tone(cell: Cell, measure: Measure) -> str:
 
 def gain_details(cell: Cell, measure: Measure) -> str:
     """Return the gain in words, with its test where there is one."""
-    tone = {"even": "equal"}.get(gain_tone(cell, measure), gain_tone(cell, measure))
-    if cell.gain is None or cell.p is None:
+    tone = gain_tone(cell, measure)
+    if cell.gain is None or cell.gain.deviation is None or cell.p is None:
         return tone
-    text = gain_text(cell, measure).strip("▲▼ *")
-    deviation = number(cell.gain.deviation or 0.0, measure.digits)
-    return f"{tone}; gain {text} ± {deviation}, p = {cell.p:.2g}, paired t-test over {cell.gain.n} seeds"
+    deviation = number(cell.gain.deviation, measure.digits)
+    return f"{tone}; ± {deviation}, p = {cell.p:.2g}, paired t-test over {cell.gain.n} seeds"
 
 
 def paper_text(cell: Cell) -> str:
@@ -193,25 +166,17 @@ def legend(table: ResultTable, panel: Panel) -> list[str]:
     measure = panel.measure
     cells = [cell for row in panel.cells.values() for cell in row]
     better = "lower is better" if measure.lower_is_better else "higher is better"
-    entries = [f"{measure.title} in {measure.unit}, {better}: mean ± standard deviation over n seeds."]
-    if any(cell.summary is not None and cell.summary.n == 1 for cell in cells):
-        entries.append("A single seed (n=1) has no deviation.")
-    if any(cell.gain is not None for cell in cells):
-        kind = "in per cent of it" if measure.relative else "on the same seeds"
-        title = method_title(table.baseline)
-        entries.append(f"▲ ▼: difference to {title} {kind}.")
-    if any(cell.is_best for cell in cells):
-        entries.append("● bold: best of its column.")
-    if any(cell.p is not None for cell in cells):
-        test = f"* p < {SIGNIFICANT:g}, two-sided paired t-test over n seeds"
-        entries.append(f"{test}, not corrected for the number of comparisons.")
-    if any(cell.paper is not None for cell in cells):
-        entries.append("“paper”: the published figure, with its own network and schedule, and its gain.")
-        if any(column.reduced for column in table.columns):
-            entries.append(
-                "Columns that give a number of samples are smaller than the paper's setting: there only the signs of "
-                "the gains can be compared."
-            )
-    if any(cell.summary is None and cell.n_planned for cell in cells):
-        entries.append("“open”: planned, not finished.")
-    return entries
+    difference = "in per cent of it" if measure.relative else "on the same seeds"
+    has_paper = any(cell.paper is not None for cell in cells)
+    entries = {
+        f"{measure.title} in {measure.unit}, {better}: mean ± standard deviation over n seeds.": True,
+        f"▲ ▼: difference to {method_title(table.baseline)} {difference}.": any(cell.gain for cell in cells),
+        "● bold: best of its column.": any(cell.is_best for cell in cells),
+        f"* p < {SIGNIFICANT:g}, two-sided paired t-test over n seeds, not corrected for the number of "
+        "comparisons.": any(cell.p is not None for cell in cells),
+        "“paper”: the published figure, with its own network and schedule, and its gain.": has_paper,
+        "Columns that give a number of samples are smaller than the paper's setting: there only the signs of the "
+        "gains can be compared.": has_paper and any(column.reduced for column in table.columns),
+        "“open”: planned, not finished.": any(cell.summary is None and cell.n_planned for cell in cells),
+    }
+    return [text for text, occurs in entries.items() if occurs]

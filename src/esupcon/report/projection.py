@@ -1,6 +1,6 @@
-"""Project unit embeddings to a plane: principal components if they keep the classes apart, otherwise t-SNE.
+"""Project unit embeddings to a plane by t-SNE.
 
-t-SNE is the exact one of van der Maaten and Hinton (2008): p_ij from Gaussians of one perplexity,
+It is the exact one of van der Maaten and Hinton (2008): p_ij from Gaussians of one perplexity,
 q_ij ∝ 1 / (1 + |y_i - y_j|²), and gradient descent on KL(p, q) from the principal components, so that equal
 embeddings give equal maps. We keep our own because 200 points take 77 ms; scikit-learn's exact method takes 767 ms
 for the same agreement of neighbours, and a report has up to 28 maps.
@@ -8,7 +8,6 @@ for the same agreement of neighbours, and a report has up to 28 maps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +18,6 @@ Labels = NDArray[np.integer[Any]]
 
 MOST_POINTS = 200
 MOST_CLASSES = 10  # more colours are hard to tell apart
-_NEIGHBOURS = 5
-_ENOUGH = 0.95  # share of the embedding's own neighbour agreement that principal components must keep
 _ITERATIONS, _EXAGGERATED, _EXAGGERATION = 300, 90, 12.0
 
 
@@ -40,21 +37,6 @@ def sample(z: Array, labels: Labels, prototypes: Array | None) -> Embedding:
     return Embedding(z[rows].astype(np.float32), labels[rows], kept.astype(np.float32))
 
 
-def plane_maps(embeddings: Sequence[Embedding]) -> tuple[str, list[tuple[Array, Array]]]:
-    """Project embeddings that are shown side by side in the same way; return its name, and points and prototypes."""
-    maps = [_project(one, principal_components) for one in embeddings]
-    for one, (points, _) in zip(embeddings, maps, strict=True):
-        # Only samples count: whether a prototype lies with its class is what the map shall show.
-        if neighbour_agreement(points, one.labels) < _ENOUGH * neighbour_agreement(one.z, one.labels):
-            return "t-SNE", [_project(one, tsne) for one in embeddings]
-    return "principal components", maps
-
-
-def _project(given: Embedding, project: Callable[[Array], Array]) -> tuple[Array, Array]:
-    plane = project(np.concatenate([given.z, given.prototypes]))
-    return plane[: len(given.z)], plane[len(given.z) :]
-
-
 def principal_components(x: Array) -> Array:
     """Return coordinates (n, 2) along the directions of largest variance; the largest entry of each is positive."""
     centred = x - x.mean(axis=0)
@@ -63,16 +45,6 @@ def principal_components(x: Array) -> Array:
     signs = np.sign(first[np.arange(len(first)), np.abs(first).argmax(axis=1)])
     plane: Array = centred @ (first * signs[:, None]).T
     return np.pad(plane, ((0, 0), (0, 2 - plane.shape[1])))
-
-
-def neighbour_agreement(x: Array, labels: Labels) -> float:
-    """Return the mean share of a point's nearest neighbours that have its label."""
-    if len(x) <= _NEIGHBOURS:
-        return 1.0
-    distances = _squared_distances(x)
-    np.fill_diagonal(distances, np.inf)
-    nearest = np.argpartition(distances, _NEIGHBOURS - 1, axis=1)[:, :_NEIGHBOURS]
-    return float(np.mean(labels[nearest] == labels[:, None]))
 
 
 def tsne(x: Array, perplexity: float = 20.0) -> Array:

@@ -18,18 +18,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from esupcon._console import count, duration
+from esupcon._console import count
 from esupcon._io import write_bytes
 from esupcon.report import format as formats
 from esupcon.report.content import Content, read
-from esupcon.report.figures import Section, sections, styles
+from esupcon.report.figures import sections, styles
 
 Format = Literal["html", "markdown", "csv", "latex"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-_SUFFIXES: dict[str, Format] = {
-    **{".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"},
-    **{".csv": "csv", ".tex": "latex"},
-}
+_SUFFIXES: dict[str, Format] = {".html": "html", ".md": "markdown", ".csv": "csv", ".tex": "latex"}
 CSV_FIELDS = (
     *("table", "profile", "measure", "unit", "dataset", "setting", "reduced", "method", "baseline"),
     *("n", "n_planned", "mean", "deviation", "gain", "gain_deviation", "gain_n", "p", "is_best", "paper", "paper_gain"),
@@ -79,37 +76,28 @@ def _page_file(name: str) -> str:
     return resources.files("esupcon.report").joinpath("page", name).read_text(encoding="utf-8")
 
 
-def _template(name: str, **options: Any) -> Any:
+def _fill(name: str, values: dict[str, Any], escape: Callable[[object], str] | None = None, **options: Any) -> str:
+    """Fill a template. Every value that it writes is escaped, by HTML's rules if no other function is given."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - slow to import
-
-    options |= {"undefined": StrictUndefined, "keep_trailing_newline": True}
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, **options)
-    for function in (
-        *(formats.value_text, formats.n_text, formats.gain_text, formats.gain_tone, formats.gain_details),
-        *(formats.paper_text, formats.columns_text, formats.method_title, formats.dataset_title),
-    ):
-        environment.filters[function.__name__] = function
-    environment.globals.update(count=count, duration=duration, legend=formats.legend)
-    return environment.from_string(_page_file(name))
-
-
-def _escaping(escape: Callable[[object], str]) -> Callable[[object], object]:
-    """Return a function that escapes every value that a template writes, except text marked as safe."""
     from markupsafe import Markup  # noqa: PLC0415 - part of jinja
 
-    return lambda value: value if isinstance(value, Markup) else escape(value)
+    if escape is not None:
+        options["finalize"] = lambda value: value if isinstance(value, Markup) else escape(value)
+    options |= {"autoescape": escape is None, "undefined": StrictUndefined, "keep_trailing_newline": True}
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, **options)
+    environment.filters.update({name: one for name, one in vars(formats).items() if callable(one)})
+    environment.globals.update(count=count, legend=formats.legend)
+    return environment.from_string(_page_file(name)).render(values)
 
 
 def _markdown(content: Content) -> str:
-    text: str = _template("template.md", finalize=_escaping(formats.markdown_text)).render(content=content)
-    return text
+    return _fill("template.md", {"content": content}, formats.markdown_text)
 
 
 def _latex(content: Content) -> str:
     marks = {"block_start_string": "<%", "block_end_string": "%>", "comment_start_string": "<#"}
     marks |= {"variable_start_string": "<<", "variable_end_string": ">>", "comment_end_string": "#>"}
-    text: str = _template("template.tex", finalize=_escaping(formats.latex_text), **marks).render(content=content)
-    return text
+    return _fill("template.tex", {"content": content}, formats.latex_text, **marks)
 
 
 def _csv(content: Content) -> str:
@@ -117,19 +105,16 @@ def _csv(content: Content) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_FIELDS)
-    for table in content.tables:
-        for panel in table.panels:
-            for method in table.methods:
-                for column, cell in zip(table.columns, panel.cells[method], strict=True):
-                    names = [table.name, table.profile, panel.measure.key, panel.measure.unit, column.dataset]
-                    names += [column.setting, column.reduced or "", method, table.baseline]
-                    summary, gain = cell.summary, cell.gain
-                    numbers: list[float | None] = [summary.n if summary else 0, cell.n_planned]
-                    numbers += [summary.mean, summary.deviation] if summary else [None, None]
-                    numbers += [gain.mean, gain.deviation, gain.n] if gain else [None, None, 0]
-                    numbers += [cell.p, int(cell.is_best), cell.paper, cell.paper_gain]
-                    digits = ["" if one is None else f"{one:.10g}" for one in numbers]
-                    writer.writerow([*(formats.csv_text(name) for name in names), *digits])
+    for table, panel in ((one, panel) for one in content.tables for panel in one.panels):
+        for method, cells in panel.cells.items():
+            for column, cell in zip(table.columns, cells, strict=True):
+                names = [table.name, table.profile, panel.measure.key, panel.measure.unit, column.dataset]
+                names += [column.setting, column.reduced or "", method, table.baseline]
+                n, *mean = cell.summary or (0, None, None)
+                gain_n, *gain = cell.gain or (0, None, None)
+                numbers = [n, cell.n_planned, *mean, *gain, gain_n, cell.p, int(cell.is_best), cell.paper]
+                digits = ["" if one is None else f"{one:.10g}" for one in [*numbers, cell.paper_gain]]
+                writer.writerow([*map(formats.csv_text, names), *digits])
     return text.getvalue()
 
 
@@ -137,18 +122,17 @@ def _html(content: Content) -> str:
     plotly = _plotly()
     drawn = sections(content) if plotly is not None else []
     scripts = [*([plotly] if plotly else []), _page_file("page.js")]
-    style = styles(content.methods)
-    text: str = _template("template.html", autoescape=True).render(
-        content=content,
-        methods=[(method, style[method]["color"]) for method in content.methods],
-        sections=drawn,
-        has_plotly=plotly is not None,
-        style=_page_file("style.css"),
-        scripts=scripts,
-        policy=_policy(scripts),
-        data=json_block({section.key: _section_data(section) for section in drawn if section.options}),
-    )
-    return text
+    values = {
+        "content": content,
+        "methods": [(method, line["color"]) for method, line in styles(content.methods).items()],
+        "sections": drawn,
+        "has_plotly": plotly is not None,
+        "style": _page_file("style.css"),
+        "scripts": scripts,
+        "policy": _policy(scripts),
+        "data": json_block({section.key: section for section in drawn if section.options}),
+    }
+    return _fill("template.html", values)
 
 
 def _plotly() -> str | None:
@@ -161,14 +145,9 @@ def _plotly() -> str | None:
     return script
 
 
-def _section_data(section: Section) -> dict[str, Any]:
-    options = [{**vars(option), "cards": [vars(card) for card in option.cards]} for option in section.options]
-    return {"hint": section.hint, "options": options}
-
-
 def json_block(value: Any) -> str:
-    """Return JSON that can stand inside a script element: ASCII, without characters that markup knows."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    """Return JSON, of records too, that can stand in a script element: ASCII without characters that markup knows."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, default=vars)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
