@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 from scipy import stats
-from torch.nn import functional as F
 
 from esupcon.data import augment
 from esupcon.data.augment import two_views
@@ -134,46 +133,6 @@ def test_views_equal_the_definition(padding, size):
             np.testing.assert_allclose(views[view * 12 + i], twin, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", FOR_IMAGES)
-@pytest.mark.parametrize("channels", [1, 3])
-def test_named_augmentations_equal_the_definition(name, channels):
-    images = pictures(6, channels, 8, 8)
-    views = two_views(images, generator(1), name).double().numpy()
-    draws = torch.rand(6, 2, augment.GEOMETRY_DRAWS + augment.COLOUR_DRAWS, generator=generator(1)).double().numpy()
-    for view in range(2):
-        for i in range(6):
-            twin = slow_view(images[i].numpy(), draws[i, view], AUGMENTATIONS[name], 0.5, 0.25)
-            np.testing.assert_allclose(views[view * 6 + i], twin, atol=1e-4)
-
-
-# Geometry beside torch's own
-
-
-def test_resampling_equals_torch_affine_grid():
-    pixels = pictures(5, height=9, width=12).float()
-    maps = torch.randn(5, 2, 2, 3, generator=generator())
-    ours = augment._resample(pixels, maps, "zeros").view(5, 3, 2, 9, 12)
-    for view in range(2):
-        grid = F.affine_grid(maps[:, view], [5, 3, 9, 12], align_corners=False)
-        theirs = F.grid_sample(pixels, grid, padding_mode="zeros", align_corners=False)
-        torch.testing.assert_close(ours[:, :, view], theirs, atol=1e-2, rtol=0)
-
-
-@pytest.mark.parametrize("mirrored", [False, True])
-def test_crop_equals_cut_and_interpolate(mirrored):
-    pixels = pictures(1, height=16, width=24).float()
-    top, left, tall, wide = 4, 6, 8, 12
-    share_x, share_y = wide / 24, tall / 16
-    t_x, t_y = 2 * (left + wide / 2) / 24 - 1, 2 * (top + tall / 2) / 16 - 1
-    maps = torch.tensor([[-share_x if mirrored else share_x, 0, t_x], [0, share_y, t_y]])
-    ours = augment._resample(pixels, maps[None, None], "border").view(1, 3, 16, 24)
-    cut = pixels[:, :, top : top + tall, left : left + wide]
-    theirs = F.interpolate(cut, (16, 24), mode="bilinear", align_corners=False)
-    theirs = theirs.flip(-1) if mirrored else theirs
-    # On its rim a cut-out repeats its own pixels where the image goes on.
-    torch.testing.assert_close(ours[..., 1:-1, 1:-1], theirs[..., 1:-1, 1:-1], atol=1e-2, rtol=0)
-
-
 # Colour beside Pillow's
 
 
@@ -208,15 +167,6 @@ def test_colour_operations_equal_pillow(name, enhancer, factor):
     ours = pixels @ (gain[0, 0] * bracket[0, 0]).T + contrast[0, 0] * lightness
     # Pillow rounds to whole levels on its way.
     assert np.abs(ours.clamp(0, 255).numpy() - theirs).max() < 2
-
-
-def test_half_a_turn_of_hue_gives_the_opposite_colour():
-    _, bracket, _ = augment._colour(colour_draws(hue=0.0), ImageAugmentation(jitter=1.0, hue=0.5), 3)
-    half = bracket[0, 0].double()
-    torch.testing.assert_close(half @ half, torch.eye(3, dtype=torch.float64), atol=1e-5, rtol=0)
-    colour = torch.tensor([0.7, 0.4, 0.5], dtype=torch.float64)
-    luma = torch.tensor(augment.LUMA, dtype=torch.float64) @ colour
-    torch.testing.assert_close(half @ colour - luma, luma - colour, atol=1e-5, rtol=0)
 
 
 # What must not change a view

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from pictures import class_folder, quietly, said
+from pictures import class_folder, quietly
 
 import esupcon.data
 from esupcon.data import DataOptions, Dataset, dataset, register_dataset, source_digest
@@ -45,16 +45,6 @@ def test_fingerprint_depends_on_the_content():
     assert len(made().fingerprint) == 64
 
 
-def test_fingerprint_is_equal_mapped_or_in_memory(tmp_path):
-    class_folder(tmp_path / "set" / "train", {"a": 5, "b": 5})
-    class_folder(tmp_path / "set" / "test", {"a": 2, "b": 2})
-    mapped = quietly(tmp_path / "set", tmp_path)
-    loose = quietly(tmp_path / "set", tmp_path, cache=False)
-    assert isinstance(mapped.x_train, np.memmap)
-    assert not isinstance(loose.x_train, np.memmap)
-    assert mapped.fingerprint == loose.fingerprint
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -81,14 +71,6 @@ def test_mapped_images_become_tensors_without_a_warning(tmp_path):
     before = data.fingerprint
     torch.from_numpy(data.x_train)[:] = 0
     assert quietly(tmp_path / "set", tmp_path).fingerprint == before
-
-
-def test_messages_reach_the_log_and_the_notes(tmp_path):
-    root = class_folder(tmp_path / "set", {"a": 5, "b": 5})
-    lines = []
-    data = esupcon.data.load(root, cache_dir=tmp_path / "cache", log=lines.append)
-    assert tuple(lines) == data.notes
-    assert said(data, "image_size is 24")
 
 
 def test_import_needs_neither_torch_nor_numpy():

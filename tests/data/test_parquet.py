@@ -128,13 +128,6 @@ def test_rows_are_named_within_their_file(tmp_path):
     assert [path for path, _ in data.skipped] == [f"{root / 'train-1.parquet'}, row 2"]
 
 
-def test_second_start_reads_the_cache(tmp_path, monkeypatch):
-    root = folder_of(tmp_path / "set", train=table(15))
-    first = quietly(root, tmp_path)
-    monkeypatch.setattr("esupcon.data.dataset.decode_images", None)
-    assert quietly(root, tmp_path).fingerprint == first.fingerprint
-
-
 def test_digest_depends_on_images_and_labels_not_on_the_file(tmp_path):
     pq.write_table(table(6), tmp_path / "a.parquet")
     pq.write_table(table(6), tmp_path / "b.parquet", compression="gzip", row_group_size=2)
