@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits, make_classification
 from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.metrics import recall_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -41,7 +40,7 @@ def test_scikit_learn_check(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-def test_pipeline_grid_search_and_cross_validation() -> None:
+def test_pipeline_grid_search_and_calibrated_classifier() -> None:
     X, y = blobs()
     search = GridSearchCV(
         make_pipeline(MinMaxScaler(), quick()),
@@ -49,14 +48,8 @@ def test_pipeline_grid_search_and_cross_validation() -> None:
         cv=2,
     )
     assert search.fit(X, y).best_score_ > 0.9
-    assert cross_val_score(quick(), X, y, cv=2).mean() > 0.9
-
-
-def test_calibrated_classifier_and_text_labels() -> None:
-    X, y = blobs()
     names = np.array(["ash", "birch", "cedar"])[y]
-    calibrated = CalibratedClassifierCV(quick(), cv=2).fit(X, names)
-    assert (calibrated.predict(X) == names).mean() > 0.9
+    assert (CalibratedClassifierCV(quick(), cv=2).fit(X, names).predict(X) == names).mean() > 0.9
 
 
 def test_copies_predict_the_same_and_clones_are_unfitted() -> None:
@@ -66,19 +59,16 @@ def test_copies_predict_the_same_and_clones_are_unfitted() -> None:
     for twin in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
         np.testing.assert_array_equal(twin.predict_proba(X), expected)
         assert twin.get_params() == fitted.get_params()
-    for use in (
-        lambda c: c.predict(X),
-        lambda c: c.label_issues(),
-        lambda c: c.explain(X),
-        lambda c: c.ood_score(X),
-        lambda c: c.adapt_priors(X),
-        lambda c: c.add_class(X, "new"),
-        lambda c: c.save("nowhere"),
-        lambda c: c.calibrate(X, y),
-        lambda c: c.prototypes_,
-    ):
+    fresh = clone(fitted)
+    for name in ("predict", "explain", "ood_score", "adapt_priors", "save"):
         with pytest.raises(NotFittedError):
-            use(clone(fitted))
+            getattr(fresh, name)(X)
+    for name in ("add_class", "calibrate"):
+        with pytest.raises(NotFittedError):
+            getattr(fresh, name)(X, y)
+    for use in (fresh.label_issues, lambda: fresh.prototypes_):
+        with pytest.raises(NotFittedError):
+            use()
 
 
 def test_no_parameter_shares_its_name_with_a_method() -> None:
@@ -113,19 +103,6 @@ def test_importing_the_package_imports_neither_torch_nor_scikit_learn() -> None:
 # --- Inputs and labels -----------------------------------------------------------------------------------------------
 
 
-def test_shapes_not_seen_in_training_are_refused_at_prediction() -> None:
-    images, y = digit_images(60)
-    classifier = quick(encoder="mlp-32x1", epochs=1).fit(images, y)
-    with pytest.raises(ValueError, match="X has images of 9x8 pixels and 1 channel; this classifier takes 8x8"):
-        classifier.predict(np.zeros((2, 9, 8), np.uint8))
-    with pytest.raises(ValueError, match="trained on images with values from 0 to 255; X has values from 0 to 1"):
-        classifier.predict(images / 255)
-    X, y = blobs()
-    table = quick(epochs=1).fit(X, y)
-    with pytest.raises(ValueError, match="X has 4 features, but ContrastiveClassifier is expecting 5 features"):
-        table.predict(X[:, :4])
-
-
 def test_an_estimator_of_tables_can_be_fitted_to_images() -> None:
     X, y = blobs()
     classifier = quick(encoder="mlp-32x1", epochs=1).fit(X, y)
@@ -151,10 +128,8 @@ class Tree(enum.Enum):
 KINDS = {
     "text": ["ash", "birch", "cedar"],
     "numbers": [7, -3, 100],
-    "whole floats": [1.0, 2.0, 5.0],
     "tuples": [("a", 1), ("a", 2), ("b", 0)],
     "enumeration": list(Tree),
-    "fractions": [Fraction(1, 2), Fraction(1, 3), Fraction(3)],
     "mixed": ["ash", 3, ("x",)],
 }
 
@@ -164,7 +139,7 @@ def test_predictions_are_labels_as_given(kind: str) -> None:
     X, codes = blobs(45)
     y = np.empty(45, dtype=object)
     y[:] = [KINDS[kind][code] for code in codes]
-    given_labels = np.array(y.tolist()) if kind in ("text", "numbers", "whole floats") else y
+    given_labels = np.array(y.tolist()) if kind in ("text", "numbers") else y
     classifier = quick(epochs=40).fit(X, given_labels)
     assert set(classifier.classes_.tolist()) == set(KINDS[kind])
     predicted = classifier.predict(X)
@@ -328,13 +303,6 @@ def test_verbose_shows_progress_and_silence_is_kept(capfd: pytest.CaptureFixture
     assert capfd.readouterr() == ("", "")
     quick(epochs=2, verbose=1).fit(X, y)
     assert "ESupCon" in capfd.readouterr().err
-
-
-def test_small_images_learn() -> None:
-    images, y = digit_images(400)
-    classifier = quick(encoder="resnet10-w16", epochs=4, batch_size=64).fit(images[:300], y[:300])
-    assert classifier.score(images[300:], y[300:]) > 0.7
-    assert classifier.transform(images[:2]).dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -503,16 +471,6 @@ def test_images_come_back_with_their_range(tmp_path: Path, scale: float) -> None
     assert again.get_params()["image_size"] == (8, 8)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("labels", [[True, False], [3, 5], [1.0, 2.0], ["a", "b"]])
-def test_labels_keep_their_type(tmp_path: Path, labels: list[Any]) -> None:
-    X, y = blobs(30, centers=2)
-    classifier = quick(epochs=1, method="supcon_tt").fit(X, np.array(labels)[y])
-    classifier.save(tmp_path / "model")
-    again = esupcon.load(tmp_path / "model")
-    assert again.predict(X).tolist() == classifier.predict(X).tolist()
-    assert type(again.classes_.tolist()[0]) is type(labels[0])
-
-
 def test_a_custom_module_is_passed_again(tmp_path: Path) -> None:
     def module() -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU())
@@ -526,17 +484,13 @@ def test_a_custom_module_is_passed_again(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.predict_proba(X), classifier.predict_proba(X), atol=1e-6)
 
 
-def test_saving_twice_and_without_examples(tmp_path: Path) -> None:
+def test_saving_without_examples(tmp_path: Path) -> None:
     X, y = blobs()
-    first, second = quick(epochs=1).fit(X, y), quick(epochs=1, random_state=1).fit(X[:60], y[:60])
-    first.save(tmp_path / "model")
+    classifier = quick(epochs=1).fit(X, y)
+    classifier.save(tmp_path / "model")
     with pytest.raises(FileExistsError, match="holds a model already"):
-        first.save(tmp_path / "model")
-    first.save(tmp_path / "model", overwrite=True)
-    assert len(esupcon.load(tmp_path / "model").label_issues()) == 90  # type: ignore[arg-type]
-    second.save(tmp_path / "model", overwrite=True)
-    assert len(esupcon.load(tmp_path / "model").label_issues()) == 60  # type: ignore[arg-type]
-    second.save(tmp_path / "model", overwrite=True, examples=False)
+        classifier.save(tmp_path / "model")
+    classifier.save(tmp_path / "model", overwrite=True, examples=False)
     again = esupcon.load(tmp_path / "model")
     with pytest.raises(ValueError, match=r"save\(path, examples=True\)"):
         again.label_issues()

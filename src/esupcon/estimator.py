@@ -187,13 +187,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on X with labels y, then calibrate."""
-        self._validate_params()
-        previous: Classifier | None = getattr(self, "classifier_", None) if self.warm_start else None
-        if previous is None:
-            preprocessing, rows = self._fit_preprocessing(X)
-        else:
-            preprocessing, rows = previous.preprocessing, previous.preprocessing.rows(self._checked(X))
-        labels = as_labels(y, rows)
+        previous, preprocessing, rows, labels = self._begin(X, y, resume=self.warm_start)
         classes = distinct_classes(labels)
         if len(classes) < 2:
             raise ValueError(
@@ -208,8 +202,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         codes = codes_of(labels, classes)
         calibration = self._uncalibrated(classes, np.bincount(codes, minlength=len(classes)))
         task = _Task(self, rows, codes, classes, preprocessing, calibration, self._seed(), previous)
-        trained = task.train_and_calibrate()
-        self._keep(trained, trained.history)
+        self._keep(task.train_and_calibrate(), [])
         self.classifier_.remember(rows, codes)
         return self
 
@@ -219,15 +212,9 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         `classes`, all labels that will ever occur, is needed in the first call. Nothing is held out, so probabilities
         are not calibrated: call ``calibrate(X, y)`` at the end. Training examples are not remembered.
         """
-        self._validate_params()
-        previous: Classifier | None = getattr(self, "classifier_", None)
-        if previous is None:
-            if classes is None:
-                raise ValueError("classes must be passed on the first call to partial_fit.")
-            preprocessing, rows = self._fit_preprocessing(X, min_samples=1)
-        else:
-            preprocessing, rows = previous.preprocessing, previous.preprocessing.rows(self._checked(X))
-        labels = as_labels(y, rows)
+        if classes is None and not hasattr(self, "classifier_"):
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        previous, preprocessing, rows, labels = self._begin(X, y, resume=True, min_samples=1)
         known = self.classes_ if classes is None else distinct_classes(as_labels(classes, classes))
         if previous is not None and known.tolist() != previous.classes_.tolist():
             raise ValueError(
@@ -245,19 +232,28 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         # The seed depends on the samples so far, so that no two calls repeat the same draws.
         seed = int(np.random.SeedSequence([self._seed(), int(counts.sum())]).generate_state(1)[0])
         task = _Task(self, rows, codes, known, preprocessing, calibration, seed, previous)
-        trained = task.train(np.ones(len(rows), bool), epochs=1)
-        self._keep(trained, [*getattr(self, "history_", []), *trained.history])
+        self._keep(task.train(np.ones(len(rows), bool), epochs=1), getattr(self, "history_", []))
         return self
 
-    def _fit_preprocessing(self, X: Any, min_samples: int = 2) -> tuple[Preprocessing, Rows]:
-        if holds_images(X):
+    def _begin(
+        self, X: Any, y: Any, *, resume: bool, min_samples: int = 2
+    ) -> tuple[Classifier | None, Preprocessing, Rows, NDArray[Any]]:
+        """Return the classifier to continue from, if any, the preprocessing, X as rows, and y as labels."""
+        self._validate_params()
+        previous: Classifier | None = getattr(self, "classifier_", None) if resume else None
+        if previous is not None:
+            preprocessing: Preprocessing = previous.preprocessing
+            rows = preprocessing.rows(self._checked(X))
+        elif holds_images(X):
             for name in ("n_features_in_", "feature_names_in_"):  # of a table that was fitted before
                 self.__dict__.pop(name, None)
-            return ImagePreprocessing.fit(X, self.image_size)
-        rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=min_samples)
-        standardise = not isinstance(self.encoder, str) or self.encoder != "identity"
-        names = getattr(self, "feature_names_in_", None)
-        return TablePreprocessing.fit(rows, standardise=standardise, feature_names=names)
+            preprocessing, rows = ImagePreprocessing.fit(X, self.image_size)
+        else:
+            table = validate_data(self, X, dtype=np.float64, ensure_min_samples=min_samples)
+            standardise = not isinstance(self.encoder, str) or self.encoder != "identity"
+            names = getattr(self, "feature_names_in_", None)
+            preprocessing, rows = TablePreprocessing.fit(table, standardise=standardise, feature_names=names)
+        return previous, preprocessing, rows, as_labels(y, rows)
 
     def _uncalibrated(self, classes: NDArray[Any], counts: Codes) -> Calibration:
         """Return the calibration at temperature 1, with class counts and the weights of the posteriors."""
@@ -268,7 +264,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
             if unknown:
                 raise ValueError(f"The classes, {unknown}, are not in class_weight's data; the classes are {labels}.")
             weights = tuple(float(self.class_weight.get(label, 1.0)) for label in labels)
-            if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+            if not all(0 < weight < math.inf for weight in weights):
                 raise ValueError(f"class_weight must hold finite numbers above 0; got {dict(self.class_weight)}.")
         return Calibration(
             class_counts=tuple(counts.tolist()), class_weight=weights, balanced=self.class_weight == "balanced"
@@ -279,7 +275,8 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
 
     def _keep(self, trained: Fitted, history: list[dict[str, Any]]) -> None:
         self.classifier_, self.findings_ = trained.classifier, trained.findings
-        self.history_, self.n_iter_ = history, len(history)
+        self.history_ = [*history, *trained.history]
+        self.n_iter_ = len(self.history_)
 
     # --- Prediction: everything is delegated to classifier_ ----------------------------------------------------------
 
@@ -358,24 +355,20 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
 
     @property
     def calibration_(self) -> str:
-        return self._calibration.how
+        return self.classifier_.calibration.how
 
     @property
     def calibration_temperature_(self) -> float:
-        return self._calibration.temperature
+        return self.classifier_.calibration.temperature
 
     @property
     def priors_(self) -> Floats:
-        return self._calibration.source_priors
+        return self.classifier_.calibration.source_priors
 
     @property
     def target_priors_(self) -> Floats | None:
-        target = self._calibration.target_priors
+        target = self.classifier_.calibration.target_priors
         return None if target is None else np.array(target)
-
-    @property
-    def _calibration(self) -> Calibration:
-        return self.classifier_.calibration
 
     @property
     def _n_features_out(self) -> int:
@@ -426,8 +419,7 @@ class _Task:
         if estimator.auto_calibrate and len(self.rows) >= MIN_TO_CALIBRATE:
             fold = folds(self.codes, N_FOLDS, rng)
             logits = np.zeros((len(self.rows), len(self.classes)))
-            for number in range(N_FOLDS):
-                test = fold == number
+            for test in (fold == number for number in range(N_FOLDS)):
                 if test.any() and (~test).sum() >= 2:
                     logits[test] = self._logits(self.train(~test), test)
             self._calibrate(trained, logits[fold >= 0], fold >= 0, "cross-fitted")
@@ -439,14 +431,14 @@ class _Task:
         """Train a network on a part of the rows; with `held`, measure it on these after every epoch."""
         estimator, is_table = self.estimator, isinstance(self.preprocessing, TablePreprocessing)
         encoder = self._encoder()
+        held_out = {} if held is None else {"x_held": self.rows[held], "y_held": self.codes[held]}
         data = TrainData(
             self.rows[part],
             self.codes[part],
             len(self.classes),
-            None if held is None else self.rows[held],
-            None if held is None else self.codes[held],
             preprocessing=self.preprocessing,
             classes=self.classes.tolist(),
+            **held_out,
         )
         spec = self._spec(encoder, n=len(data.x), is_table=is_table, epochs=epochs)
         fitted = fit(

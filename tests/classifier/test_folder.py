@@ -156,16 +156,15 @@ def test_custom_encoder_is_passed_again(tmp_path: Path, dtype: torch.dtype) -> N
     np.testing.assert_allclose(after.logits(X), before.logits(X), rtol=1e-5, atol=1e-5)
 
 
-class OfALibrary(nn.Module):
+class OfALibrary(nn.Conv2d):
     """Like some architectures of timm: with a buffer that is not stored, and that zeros would spoil."""
 
     def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.convolution = nn.Conv2d(channels, 6, 3)
+        super().__init__(channels, 6, 3)
         self.register_buffer("scale", torch.full((6,), 3.0), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.convolution(x).mean(dim=(2, 3)) * self.scale
+        return super().forward(x).mean(dim=(2, 3)) * self.scale
 
 
 def test_timm_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,15 +431,13 @@ def test_forged_record_of_training_is_refused_in_one_line(saved: Path, forge: Fo
     refuse(saved, r"config\.json is not valid: about\.data")
 
 
-def test_config_nested_beyond_reason_is_refused(saved: Path) -> None:
-    values = read_sealed_json(saved / "config.json")
-    for depth in (300, 900):
-        nested: Any = 0
-        for _ in range(depth):
-            nested = [nested]
-        values["about"]["settings"] = {"x": nested}
-        write_sealed_json(saved / "config.json", values)
-        refuse(saved, "about.settings|must hold JSON")
+@pytest.mark.parametrize("depth", [300, 900])
+def test_config_nested_beyond_reason_is_refused(saved: Path, forge: Forge, depth: int) -> None:
+    nested: Any = 0
+    for _ in range(depth):
+        nested = [nested]
+    forge(saved, config={"about.settings": {"x": nested}})
+    refuse(saved, "about.settings|must hold JSON")
 
 
 def test_a_network_beyond_the_memory_is_refused_unbuilt(forge: Forge, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from esupcon.classifier.preprocessing import (
     channels_first,
     fit_preprocessing,
     holds_images,
-    is_paths,
+    is_files,
 )
 
 
@@ -201,48 +201,34 @@ def test_image_size_is_for_files() -> None:
     ("X", "message"),
     [
         (np.zeros((2, 4)), r"X must be a table \(n, 3\); got shape \(2, 4\). Pass the features"),
-        (np.zeros(3), r"got shape \(3,\). That is one row: pass X.reshape\(1, -1\)"),
-        (np.zeros((2, 3, 1)), r"got shape \(2, 3, 1\)"),
-        ([["a", "b", "c"]], "X must hold numbers; got <U1"),
-        (np.zeros((1, 3), complex), "X must hold numbers; got complex128"),
-        ([[0, 0, 0], [0, np.nan, 0], [0, 0, np.inf]], "2 of 3 rows hold NaN or infinity, first row 1. Impute"),
-        ([[0, None, 0]], "1 of 1 rows hold NaN"),
-        (np.array([[0, "a", 0]], object), r"X must hold numbers \(could not convert string to float: 'a'\)"),
-        (np.array([[0, {}, 0]], object), r"X must hold numbers"),
+        (np.zeros(3), r"got shape \(3,\).*one row as X.reshape\(1, -1\)"),
+        ([["a", "b", "c"]], "could not convert string to float"),
+        (np.zeros((1, 3), complex), "Complex data not supported"),
+        ([[0, 0, 0], [0, 0, np.inf]], "Input X contains infinity"),
+        ([[0, None, 0]], "Input X contains NaN"),
     ],
 )
 def test_tables_unlike_those_of_training_are_refused(X: Any, message: str) -> None:
     preprocessing, _ = TablePreprocessing.fit(np.eye(3))
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message):
         preprocessing.rows(X)
-    assert "\n" not in str(caught.value)
 
 
 def test_tables_of_every_type_give_equal_rows_and_columns_are_compared_by_name() -> None:
     table = pd.DataFrame(np.arange(12).reshape(4, 3), columns=list("abc"))
     preprocessing, rows = TablePreprocessing.fit(table)
     values = table.to_numpy()
-    for same in (
-        table,
-        values,
-        values.tolist(),
-        torch.tensor(values),
-        torch.tensor(values).half(),
-        values.astype(object),
-    ):
+    tensor = torch.tensor(values)
+    for same in (table, values, values.tolist(), tensor, tensor.half(), values.astype(object)):
         np.testing.assert_array_equal(preprocessing.rows(same), rows)
-    for wrong, message in (
-        (table[["a", "c", "b"]], "column 1 should be 'b' and is 'c'"),
-        (table[["a", "b"]], "column 2 should be 'c' and is absent"),
-        (table.assign(d=1.0), "column 3 should be absent and is 'd'"),
-    ):
-        with pytest.raises(ValueError, match=message):
+    for wrong in (table[["a", "c", "b"]], table[["a", "b"]], table.assign(d=1.0)):
+        with pytest.raises(ValueError, match="columns of X must be those of training, in the same order: a, b, c"):
             preprocessing.rows(wrong)
 
 
 def test_images_are_told_from_tables() -> None:
-    assert is_paths(["a.png"]) and is_paths(np.array(["a.png"], dtype=object)) and not is_paths([])
-    assert not is_paths([1.0]) and not is_paths(np.zeros((2, 2))) and not is_paths(["a.png", 3])
+    assert is_files(["a.png"]) and is_files(np.array(["a.png"], dtype=object)) and not is_files([])
+    assert not is_files([1.0]) and not is_files(np.zeros((2, 2))) and not is_files(["a.png", 3])
     assert holds_images(np.zeros((2, 3, 3))) and not holds_images(np.zeros((2, 3))) and not holds_images([[1, 2], [3]])
     assert holds_images([Image.new("L", (3, 3))])
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -177,14 +177,12 @@ class Classifier:
                 )
         return outputs
 
-    def _arrays(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Return embeddings and logits in float64."""
-        found = self.outputs(rows, ("embedding", "logits"))
-        return found["embedding"].double().cpu().numpy(), found["logits"].double().cpu().numpy()
+    def _array(self, rows: Rows, name: str) -> Floats:
+        return self.outputs(rows, (name,))[name].double().cpu().numpy()
 
     def logits(self, X: Any) -> Floats:
         """Return the logits (n, K), before calibration."""
-        return self.outputs(self.preprocessing.rows(X), ("logits",))["logits"].double().cpu().numpy()
+        return self._array(self.preprocessing.rows(X), "logits")
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return the embeddings (n, dim) as the encoder gives them: not normalised."""
@@ -202,11 +200,10 @@ class Classifier:
 
     # --- Calibration and class priors --------------------------------------------------------------------------------
 
-    def calibrate(self, X: Any, y: Any, *, how: Literal["held-out", "given"] = "given") -> Self:
+    def calibrate(self, X: Any, y: Any) -> Self:
         """Fit the temperature on labelled samples that were not trained on. It replaces the temperature so far."""
-        rows = self.preprocessing.rows(X)
-        codes = codes_of(as_labels(y, rows), self.classes_)
-        self.calibration = self.calibration.fit(self._arrays(rows)[1], codes, how=how)
+        logits = self.logits(X)
+        self.calibration = self.calibration.fit(logits, codes_of(as_labels(y, logits), self.classes_), how="given")
         return self
 
     def adapt_priors(self, X: Any = None, *, priors: ArrayLike | Mapping[Any, float] | None = None) -> Self:
@@ -221,11 +218,9 @@ class Classifier:
             self.calibration = self.calibration.adapt(self.logits(X))
             return self
         if isinstance(priors, Mapping):
-            known = self.classes_.tolist()
-            unknown = [label for label in priors if label not in known]
-            if unknown:
-                raise ValueError(f"priors name {unknown[0]!r}, which is not one of the classes {known}.")
-            priors = [priors.get(label, 0.0) for label in known]
+            shares = np.zeros(self.n_classes)
+            shares[codes_of(class_array([*priors]), self.classes_)] = [*priors.values()]
+            priors = shares
         self.calibration = self.calibration.with_priors(priors)
         return self
 
@@ -236,8 +231,7 @@ class Classifier:
 
         With `most_values`, keep only as many rows, spread evenly, as have that many values in all.
         """
-        z = self.outputs(rows, ("embedding",))["embedding"].double().cpu().numpy()
-        mahalanobis = None
+        z, mahalanobis = self._array(rows, "embedding"), None
         features = self._features(rows, z)
         if features.shape[1] <= MAX_MAHALANOBIS:
             with suppress(ValueError):  # the classes do not vary
@@ -253,10 +247,10 @@ class Classifier:
         examples = self._examples("explain")
         if not 1 <= n_neighbors <= len(examples.codes):
             raise ValueError(f"n_neighbors must be 1 to the {len(examples.codes)} training samples; got {n_neighbors}.")
-        embedding, logits = self._arrays(self.preprocessing.rows(X))
-        z = unit(embedding)
+        found = self.outputs(self.preprocessing.rows(X), ("embedding", "logits"))
+        z = unit(found["embedding"].cpu().numpy())
         places, cosines = nearest(z, examples.embedding, n_neighbors)
-        probabilities = self.calibration.probabilities(logits)
+        probabilities = self.calibration.probabilities(found["logits"].double().cpu().numpy())
         return Explanation(
             predicted=self.classes_[probabilities.argmax(axis=1)],
             probability=probabilities,
@@ -280,8 +274,7 @@ class Classifier:
         k = min(N_NEIGHBORS, len(codes) - 1)
         votes = np.zeros((len(codes), self.n_classes))
         np.add.at(votes, (np.repeat(here, k), codes[nearest(None, z, k)[0]].ravel()), 1 / k)
-        sums = np.zeros((self.n_classes, z.shape[1]))
-        np.add.at(sums, codes, z)
+        sums = _class_sums(z, codes, self.n_classes)
         cosines = z @ unit(sums).T
         cosines[here, codes] = np.einsum("nd,nd->n", z, unit(sums[codes] - z))  # the own class without the sample
         present = np.bincount(codes, minlength=self.n_classes) > 0
@@ -304,25 +297,24 @@ class Classifier:
         if method not in OOD_METHODS:
             raise ValueError(f"method must be one of {', '.join(OOD_METHODS)}; got {method!r}.")
         if method == "auto":
-            method = "prototype" if self.examples is None else "knn"
-            if self.examples is not None and self.examples.mahalanobis is not None:
-                method = "mahalanobis"
+            method = (
+                "prototype" if self.examples is None else "knn" if self.examples.mahalanobis is None else "mahalanobis"
+            )
         rows = self.preprocessing.rows(X)
-        z, logits = self._arrays(rows)
+        if method in ("energy", "softmax"):
+            score = energy_score if method == "energy" else max_softmax_score
+            return score(self._array(rows, "logits"), self.calibration.temperature)
+        z = self._array(rows, "embedding")
         if method == "mahalanobis":
             fitted = self._examples("ood_score(method='mahalanobis')").mahalanobis
             if fitted is None:
                 raise ValueError("the training samples of a class do not vary, so mahalanobis has no scale. Use knn.")
             return fitted.score(self._features(rows, z))
-        if method == "energy":
-            return energy_score(logits, self.calibration.temperature)
-        if method == "softmax":
-            return max_softmax_score(logits, self.calibration.temperature)
         z[~z.any(axis=1)] = 1.0  # zeros, which an encoder that ends in a ReLU can give, have no direction: any will do
-        if method == "knn":
-            embedding = self._examples("ood_score(method='knn')").embedding
-            return knn_score(z, embedding, k=min(N_NEIGHBORS, len(embedding)))
-        return prototype_distance_score(z, self._class_vectors())
+        if method == "prototype":
+            return prototype_distance_score(z, self._class_vectors())
+        embedding = self._examples("ood_score(method='knn')").embedding
+        return knn_score(z, embedding, k=min(N_NEIGHBORS, len(embedding)))
 
     def add_class(self, X: Any, y: Any) -> Self:
         """Add classes without retraining: the mean embedding of its samples becomes the prototype of each.
@@ -340,39 +332,33 @@ class Classifier:
         single = isinstance(y, str | bytes) or np.ndim(y) == 0
         labels = as_labels([y] * len(rows) if single else y, rows)
         new, known = distinct_classes(labels), self.classes_.tolist()
-        for label in new.tolist():
-            if label in known:
-                raise ValueError(f"add_class is for new classes; {label!r} is known already. Use partial_fit for it.")
+        if again := [label for label in new.tolist() if label in known]:
+            raise ValueError(f"add_class is for new classes; {again[0]!r} is known already. Use partial_fit for it.")
         codes = codes_of(labels, new)
-        embedding = self.outputs(rows, ("embedding",))["embedding"].double().cpu().numpy()
+        embedding = self._array(rows, "embedding")
         z = unit(embedding)
-        means = np.stack([z[codes == k].mean(axis=0) for k in range(len(new))])
+        means = unit(_class_sums(z, codes, len(new)))
         if not means.any(axis=1).all():
-            raise ValueError(
-                "the samples of a new class must have a common direction in the embedding; they have none."
-            )
+            raise ValueError("samples of a new class must have a common direction in the embedding; they have none.")
         extended = class_array([*known, *new.tolist()])
         self.classes_ = distinct_classes(extended)
         # Sorting may move the columns of the known classes.
         order, column = codes_of(self.classes_, extended), codes_of(extended, self.classes_)
         larger = PrototypeHead(head.weight.shape[1], len(order), head.temperature).to(head.weight)
-        added = torch.from_numpy(unit(means)).float().to(head.weight)  # float32 is the precision of saved weights
+        added = torch.from_numpy(means).float().to(head.weight)  # float32 is the precision of saved weights
         with torch.no_grad():
             larger.weight.copy_(torch.cat([head.weight, added])[torch.from_numpy(order)])
         self.network = Network(self.network.encoder, larger.eval(), self.network.projector)
-        counts, weight = self.calibration.class_counts, self.calibration.class_weight
         update: dict[str, Any] = {"target_priors": None}
-        if counts is not None:
-            update["class_counts"] = tuple(np.array([*counts, *np.bincount(codes)])[order].tolist())
-        if weight is not None:
-            update["class_weight"] = tuple(np.array([*weight, *np.ones(len(new))])[order].tolist())
+        for name, of_new in (("class_counts", np.bincount(codes)), ("class_weight", np.ones(len(new)))):
+            if (of_known := getattr(self.calibration, name)) is not None:
+                update[name] = tuple(np.array([*of_known, *of_new])[order].tolist())
         self.calibration = self.calibration.model_copy(update=update)
         if (before := self.examples) is not None:
             mahalanobis = before.mahalanobis
             if mahalanobis is not None:
-                features = self._features(rows, embedding)
-                centres = [features[codes == k].mean(axis=0) for k in range(len(new))]
-                mahalanobis = replace(mahalanobis, means=np.vstack([mahalanobis.means, *centres]))
+                centres = _class_sums(self._features(rows, embedding), codes, len(new)) / np.bincount(codes)[:, None]
+                mahalanobis = replace(mahalanobis, means=np.vstack([mahalanobis.means, centres]))
             self.examples = Examples(
                 np.concatenate([before.embedding, z.astype(np.float32)]),
                 column[np.concatenate([before.codes, len(known) + codes])],
@@ -417,14 +403,11 @@ class Classifier:
         if (prototypes := self.prototypes_) is not None:
             return prototypes
         examples = self._examples("a linear head")
-        means = np.zeros((self.n_classes, examples.embedding.shape[1]))
-        np.add.at(means, examples.codes, examples.embedding)
-        return unit(means)
+        return unit(_class_sums(examples.embedding, examples.codes, self.n_classes))
 
     def _features(self, rows: Rows, embedding: Floats) -> Floats:
-        """Return what outliers are found in: the embedding, and for tables the standardised columns beside it, since
-        an encoder with layer norms maps a row multiplied by 1,000 to nearly the same embedding."""
-        if isinstance(self.preprocessing, TablePreprocessing):
+        """Return what outliers are found in: the embedding, and for tables the standardised columns beside it."""
+        if isinstance(self.preprocessing, TablePreprocessing):  # layer norms hide that a row is 1,000 times as large
             return np.hstack([embedding, self.preprocessing.tensor(rows).numpy()])
         return embedding
 
@@ -447,6 +430,12 @@ def unit(z: NDArray[Any]) -> Floats:
     length = np.linalg.norm(z, axis=1, keepdims=True)
     rows: Floats = np.divide(z, length, out=np.zeros_like(z), where=length > 0)
     return rows
+
+
+def _class_sums(z: NDArray[Any], codes: Codes, n_classes: int) -> Floats:
+    sums = np.zeros((n_classes, z.shape[1]))
+    np.add.at(sums, codes, z)
+    return sums
 
 
 def nearest(z: Floats | None, stored: NDArray[Any], k: int) -> tuple[Codes, Floats]:

@@ -11,14 +11,14 @@ import os
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, StringConstraints, model_validator
+from sklearn.utils import assert_all_finite, check_array
 from torch import Tensor, nn
 
 from esupcon.data import load_images
@@ -32,24 +32,24 @@ STANDARD_RANGES = ((0.0, 255.0), (0.0, 1.0))
 MAX_SIDE, MAX_FEATURES, MAX_TEXT = 4096, 2**20, 4096
 
 Rows = NDArray[Any]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
 
 
-class ImagePreprocessing(BaseModel):
-    """Images of one size. Values from `low` to `high` become bytes x; the tensor is (x / 255 - mean) / std."""
+class _Stored(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+class ImagePreprocessing(_Stored):
+    """Images of one size. Values from `low` to `high` become bytes x; the tensor is (x / 255 - mean) / std."""
 
     kind: Literal["image"] = "image"
     channels: Literal[1, 3]
     image_size: tuple[Side, Side]
-    mean: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=3)]
+    mean: Annotated[tuple[float, ...], Field(min_length=1, max_length=3)]
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=3)]
-    low: FiniteFloat = 0.0
-    high: FiniteFloat = 255.0
+    low: float = 0.0
+    high: float = 255.0
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -63,9 +63,8 @@ class ImagePreprocessing(BaseModel):
     def fit(cls, X: Any, image_size: int | tuple[int, int] | None = None) -> tuple[Self, NDArray[np.uint8]]:
         """Learn size, range and channel statistics from training images; return them with the images as rows."""
         low, high = 0.0, 255.0
-        if is_paths(X) or _is_pictures(X):
-            height, width = _sides(DEFAULT_SIDE if image_size is None else image_size)
-            shape: tuple[int, ...] = (3, height, width)
+        if is_files(X):
+            shape: tuple[int, ...] = (3, *_sides(DEFAULT_SIDE if image_size is None else image_size))
         else:
             images = channels_first(_array(X))
             if 0 in images.shape:
@@ -78,14 +77,10 @@ class ImagePreprocessing(BaseModel):
                     "Resize the array first, or pass image_size=None."
                 )
             shape, (low, high) = images.shape[1:], _value_range(images)
-        placeholder = (1.0,) * shape[0]
-        unfitted = cls(
-            channels=shape[0],  # type: ignore[arg-type]  # 1 or 3: checked by channels_first
-            image_size=(shape[1], shape[2]),
-            mean=placeholder,
-            std=placeholder,
-            low=low,
-            high=high,
+        channels, *size = shape
+        ones = (1.0,) * channels
+        unfitted = cls.model_validate(
+            {"channels": channels, "image_size": size, "mean": ones, "std": ones, "low": low, "high": high}
         )
         rows = unfitted.rows(X)
         mean, std = channel_statistics(rows)
@@ -97,7 +92,7 @@ class ImagePreprocessing(BaseModel):
 
     def rows(self, X: Any) -> NDArray[np.uint8]:
         """Return X (an array, a tensor, paths of files or PIL images) as uint8 (n, C, H, W), or raise ValueError."""
-        if is_paths(X) or _is_pictures(X):
+        if is_files(X):
             if (self.low, self.high) not in STANDARD_RANGES:
                 raise ValueError(
                     f"this classifier was trained on arrays with values from {self.low:g} to {self.high:g}, which "
@@ -136,12 +131,13 @@ class ImagePreprocessing(BaseModel):
         half_step = width / 510  # rounded to the nearest byte, smaller differences vanish
         expected = f"this classifier was trained on images with values from {self.low:g} to {self.high:g}"
         found = f"X has values from {low:g} to {high:g} ({images.dtype})"
-        if self.low == 0 and self.high >= 8 and images.dtype != np.uint8 and low >= 0 and 0 < high <= 1:
-            raise ValueError(f"{expected}; {found}. Scale X as in training: X * {self.high:g}.")
         # A range that was learnt from the values themselves need not hold all later ones; 0 to 1 and 0 to 255 do.
         margin = half_step if (self.low, self.high) in STANDARD_RANGES else width / 2
-        if low < self.low - margin or high > self.high + margin:
-            remedy = f": X / {255 / self.high:g}" if images.dtype == np.uint8 and self.low == 0 else ", or clip it"
+        fractions = self.low == 0 and self.high >= 8 and images.dtype != np.uint8 and low >= 0 and 0 < high <= 1
+        if fractions or low < self.low - margin or high > self.high + margin:
+            remedy = ", or clip it"
+            if fractions or (images.dtype == np.uint8 and self.low == 0):
+                remedy = f": X * {self.high:g}" if fractions else f": X / {255 / self.high:g}"
             raise ValueError(f"{expected}; {found}. Scale X as in training{remedy}.")
         if low < self.low - half_step or high > self.high + half_step:
             warnings.warn(f"{expected}; {found}. Values beyond the range are clipped.", stacklevel=4)
@@ -150,13 +146,11 @@ class ImagePreprocessing(BaseModel):
         return pixels
 
 
-class TablePreprocessing(BaseModel):
+class TablePreprocessing(_Stored):
     """Tables of numbers: (x - mean) / deviation per column in float64, or x as it is if `standardise` is False."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     kind: Literal["table"] = "table"
-    mean: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=MAX_FEATURES)]
+    mean: Annotated[tuple[float, ...], Field(min_length=1, max_length=MAX_FEATURES)]
     variance: Annotated[tuple[NonNegativeFloat, ...], Field(max_length=MAX_FEATURES)]
     n_seen: Annotated[int, Field(ge=1, le=2**60)] = 1
     standardise: bool = True
@@ -211,11 +205,9 @@ class TablePreprocessing(BaseModel):
         """Return X (an array, a tensor, a data frame) as float64 (n, d); raise ValueError if it cannot be."""
         names = getattr(X, "columns", None)
         if names is not None and self.feature_names is not None and list(names) != list(self.feature_names):
-            pairs = enumerate(zip_longest(map(repr, self.feature_names), map(repr, names), fillvalue="absent"))
-            place, (expected, found) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
             raise ValueError(
-                "the columns of X must be those of training, in the same order; column "
-                f"{place} should be {expected} and is {found}. Pass X[names], with the names of training."
+                "the columns of X must be those of training, in the same order: "
+                f"{', '.join(self.feature_names[:9])}{', ...' * (len(self.feature_names) > 9)}."
             )
         return _table(X, len(self.mean))
 
@@ -261,23 +253,22 @@ def channel_statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tu
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def is_paths(X: Any) -> bool:
-    """Return whether X is a list, array or series of file names; a single path is a ValueError."""
+def is_files(X: Any) -> bool:
+    """Return whether X is a list, array or series of paths, or of PIL images; raise ValueError for a single path."""
     if isinstance(X, str | os.PathLike):
         raise ValueError(  # noqa: TRY004 - for the user a wrong value
             f"X must be a list of samples; got the single path {str(X)!r}. Pass a list of paths."
         )
-    if hasattr(X, "ndim"):
-        values = np.asarray(X) if X.ndim == 1 else np.empty(0)
-        if values.dtype.kind not in "OUT":
-            return False
-        X = values.tolist()
-    return isinstance(X, Sequence) and len(X) > 0 and all(isinstance(name, str | os.PathLike) for name in X)
+    values = X.tolist() if getattr(X, "ndim", 0) == 1 else X
+    kinds = (str | os.PathLike, Image.Image)
+    return (
+        isinstance(values, Sequence) and len(values) > 0 and any(all(isinstance(v, k) for v in values) for k in kinds)
+    )
 
 
 def holds_images(X: Any) -> bool:
     """Return whether X is images and not a table: file names, PIL images, or an array of three or four dimensions."""
-    if is_paths(X) or _is_pictures(X):
+    if is_files(X):
         return True
     if hasattr(X, "ndim"):
         return X.ndim in (3, 4)
@@ -316,45 +307,33 @@ class _Affine(nn.Module):
         return ((x.to(self.centre.dtype) - self.centre) / self.scale).float()
 
 
-def _is_pictures(X: Any) -> bool:
-    return isinstance(X, Sequence) and len(X) > 0 and all(isinstance(image, Image.Image) for image in X)
+def _numpy(X: Any) -> Rows:
+    return X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
 
 
 def _array(X: Any) -> Rows:
-    values = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    values = _numpy(X)
     if values.dtype.kind not in "fiub":
         raise ValueError(f"images must be arrays of real numbers; got dtype {values.dtype}. Convert them first.")
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        kind = "NaN" if np.isnan(values).any() else "infinity"
-        raise ValueError(f"Input X contains {kind}. Images must be finite: repair or leave out these samples.")
+    assert_all_finite(values, input_name="X")
     return values
 
 
 def _table(X: Any, n_features: int | None = None) -> NDArray[np.float64]:
-    table = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    table = _numpy(X)
     if table.ndim != 2 or table.shape[1] != (n_features or table.shape[1]):
-        remedy = "Pass the features of training, in their order."
-        if table.shape == (n_features,):
-            remedy = "That is one row: pass X.reshape(1, -1)."
-        raise ValueError(f"X must be a table (n, {n_features or 'd'}); got shape {table.shape}. {remedy}")
-    try:
-        numbers = table.astype(np.float64, copy=False) if table.dtype.kind in "fiubO" else None
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"X must hold numbers ({error}). Encode the rest as numbers, as in training.") from error
-    if numbers is None:
-        raise ValueError(f"X must hold numbers; got {table.dtype}. Encode the rest as numbers, as in training.")
-    broken = ~np.isfinite(numbers).all(axis=1)
-    if broken.any():
         raise ValueError(
-            f"X must hold finite numbers; {int(broken.sum())} of {len(numbers)} rows hold NaN or infinity, first row "
-            f"{int(broken.argmax())}. Impute them first, as in training."
+            f"X must be a table (n, {n_features or 'd'}); got shape {table.shape}. Pass the features of training, in "
+            "their order, and one row as X.reshape(1, -1)."
         )
+    numbers: NDArray[np.float64] = check_array(table, dtype=np.float64, ensure_min_samples=0, input_name="X")
     return numbers
 
 
 def _decode(X: Any, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     """Return every file or PIL image as a row; one that cannot be read is an error, since its row would be missing."""
-    if _is_pictures(X):
+    X = list(X)
+    if isinstance(X[0], Image.Image):
         spec = DecodeSpec(*size, channels)
         return np.stack([picture_pixels(image, spec)[0] for image in X])
     parts, unreadable = [], []
