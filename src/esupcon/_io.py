@@ -268,7 +268,7 @@ def check_memory(n_bytes: int, what: str) -> None:
 
 _DAMAGE = (
     *(ValueError, TypeError, KeyError, IndexError, OverflowError, EOFError, OSError, RuntimeError, SyntaxError),
-    *(MemoryError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
 # The record at the end of an archive: its mark, its length with the longest comment, and the largest count it can hold.
 _END, _LONGEST_END, _MANY = b"PK\x05\x06", 22 + 0xFFFF, 0xFFFF
@@ -319,6 +319,8 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
             if n_announced != min(n_found, _MANY) or n_found == 0:
                 raise NotPlainArrays(f"its directory announces {n_announced} arrays and lists {n_found}")
             yield archive
+    except (MemoryError, RecursionError) as error:
+        raise NotPlainArrays("it holds more than fits into memory") from error
     except _DAMAGE as error:
         raise NotPlainArrays(" ".join(str(error).split()) or type(error).__name__) from error
 
