@@ -5,7 +5,6 @@ import io
 import os
 import pickle
 import shutil
-import socket
 import stat
 import tarfile
 import threading
@@ -451,17 +450,6 @@ def test_failed_download_leaves_nothing(server, target, answer, message):
     with pytest.raises(OSError, match=message):
         download(server.url, target, MD5, lambda line: None)
     assert left_in(target.parent) == []
-
-
-def test_download_without_a_server_or_a_writable_folder(server, target, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/file"
-        with pytest.raises(OSError, match="Connection refused"):
-            download(url, target, MD5, lambda line: None)
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"Not a directory|File exists"):
-        download(server.url, tmp_path / "file" / "x.tar.gz", MD5, lambda line: None)
 
 
 def test_endless_download_is_stopped(server, target, monkeypatch):

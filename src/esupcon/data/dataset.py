@@ -20,32 +20,20 @@ from pydantic import ValidationError
 from esupcon._console import Log, count, progress_bar, say
 from esupcon._io import first_error
 from esupcon._split import Indices, stratified_split
-from esupcon.data import DataOptions
+from esupcon.data import DataOptions, named
 from esupcon.data.cache import DATA_VARIABLE, cached, decoded_root, expand
 from esupcon.data.decode import DECODE_VERSION, DecodeSpec, Skipped, decode_images, fit_arrays, image_dimensions
 from esupcon.data.folders import read_folder
-from esupcon.data.named import (
-    DEFAULT_SIZES,
-    NAMES,
-    PUBLISHED,
-    bare_name,
-    data_root,
-    find_published,
-    read_caltech256,
-    read_cifar,
-    read_digits,
-    read_tiny_imagenet,
-    verified_digest,
-)
+from esupcon.data.named import DEFAULT_SIZES, NAMES, PUBLISHED
 from esupcon.data.parquet import parquet_files, read_parquet
 from esupcon.data.sources import EncodedImages, Source, read_csv, read_npz
 
 #: Readers by kind of source; a named set is read from its unpacked folder.
 READERS: dict[str, Callable[[Path, DataOptions, Log], Source]] = {
-    "cifar10": partial(read_cifar, "cifar10"),
-    "cifar100": partial(read_cifar, "cifar100"),
-    "tiny_imagenet": read_tiny_imagenet,
-    "caltech256": read_caltech256,
+    "cifar10": partial(named.read_cifar, "cifar10"),
+    "cifar100": partial(named.read_cifar, "cifar100"),
+    "tiny_imagenet": named.read_tiny_imagenet,
+    "caltech256": named.read_caltech256,
     "npz": read_npz,
     "csv": read_csv,
     "parquet": read_parquet,
@@ -60,7 +48,7 @@ _OPTIONS_OF_KINDS = {
     "image_column": ("csv", "parquet"),
     "label_column": ("csv", "parquet"),
 }
-_BARE_NAMES = {bare_name(name): name for name in NAMES}
+_BARE_NAMES = {named.bare_name(name): name for name in NAMES}
 _SIDES = (32, 64, 128, 224)
 _SAMPLED_HEADERS = 200  # read to choose a size
 _LISTED_FILES = 20  # unreadable files that are named in messages; all of them are in Dataset.skipped
@@ -235,7 +223,7 @@ def source_digest(source: str | os.PathLike[str], options: DataOptions | None = 
         pass
 
     kind, _ = _identify(source, options, ignore)
-    return verified_digest(kind) or _read(source, options, ignore)[1].digest()
+    return named.verified_digest(kind) or _read(source, options, ignore)[1].digest()
 
 
 def _with_fields(options: DataOptions | None, fields: dict[str, Any]) -> DataOptions:
@@ -269,8 +257,8 @@ def _read(source: str | os.PathLike[str], options: DataOptions, log: Log) -> tup
     kind, path = _identify(source, options, log)
     _check_options(kind, source, options)
     if kind == "digits":
-        return kind, read_digits()
-    return kind, READERS[kind](path or find_published(kind, options, log), options, log)
+        return kind, named.read_digits()
+    return kind, READERS[kind](path or named.find_published(kind, options, log), options, log)
 
 
 def _identify(source: str | os.PathLike[str], options: DataOptions, log: Log) -> tuple[str, Path | None]:
@@ -279,11 +267,11 @@ def _identify(source: str | os.PathLike[str], options: DataOptions, log: Log) ->
     if not isinstance(text, str) or not text:
         raise ValueError(f"source must be a name or a path; got {source!r}")
     path = expand(text)
-    if source is text and (name := _BARE_NAMES.get(bare_name(text))):
+    if source is text and (name := _BARE_NAMES.get(named.bare_name(text))):
         if path.exists():
             log(f"{text!r} is read as the data set of that name; pass ./{text} to read the folder")
         return name, None
-    root = data_root(options.data_dir)
+    root = named.data_root(options.data_dir)
     if not path.exists() and root is not None and (root / path).exists():
         path = root / path
     if path.is_dir():
