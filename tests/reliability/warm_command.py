@@ -102,6 +102,7 @@ def _in_fork(request: dict[str, Any]) -> None:
 
 def serve() -> None:
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()

@@ -11,8 +11,6 @@ import typer
 from esupcon.cli import options
 from esupcon.cli.output import answer, answer_json, note, table
 
-_ROUNDS = 5
-
 
 def bench(
     sizes: Annotated[
@@ -41,28 +39,18 @@ def bench(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     machine = {"torch": torch.__version__, "device": device, "threads": torch.get_num_threads()}
     note(f"torch {machine['torch']} on {device}, {machine['threads']} threads; {classes} classes.")
-    steps = _time_step(encoder, image_size, batch_size, classes, device)
-    losses = {n: _time_losses(n, classes, device) for n in numbers}
+    step = best_seconds(_step(encoder, image_size, batch_size, classes, device), rounds=5)
+    losses = {n: best_seconds(_losses(n, classes, device), rounds=60 if n <= 2048 else 4) for n in numbers}
     if as_json:
-        answer_json(
-            {
-                "machine": machine,
-                "losses": [{"n": n, **times} for n, times in losses.items()],
-                "step": list(steps.values()),
-            }
-        )
+        answer_json({"machine": machine, "losses": [{"n": n, **times} for n, times in losses.items()], "step": step})
         return
     rows = [[f"{n:,}", *(f"{1000 * seconds:,.1f} ms" for seconds in times.values())] for n, times in losses.items()]
     answer(table(["embeddings", "SupCon", "ESupCon"], rows))
-    rows = [
-        [
-            name,
-            *(f"{1000 * times[part]:,.1f} ms" for part in ("views", "network", "loss")),
-            f"{times['images_per_second']:,.0f}",
-        ]
-        for name, times in steps.items()
-    ]
-    answer(table([f"{encoder}, batch {batch_size}", "views", "network", "loss", "images/s"], rows))
+    rows = [[part, f"{1000 * seconds:,.1f} ms"] for part, seconds in step.items()]
+    answer(table([f"{encoder}, batch {batch_size}", "time"], rows))
+    answer(
+        f"{batch_size / sum(seconds for part, seconds in step.items() if 'bf16' not in part):,.0f} images/s in float32"
+    )
 
 
 def best_seconds(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -84,8 +72,7 @@ def best_seconds(candidates: Mapping[str, Callable[[], object]], rounds: int) ->
     return best
 
 
-def _time_losses(n: int, n_classes: int, device: str) -> dict[str, float]:
-    """Return seconds of a forward and a backward pass over n embeddings of width 128."""
+def _losses(n: int, n_classes: int, device: str) -> dict[str, Callable[[], object]]:
     import torch  # noqa: PLC0415 - slow to import
 
     from esupcon import functional as F  # noqa: PLC0415
@@ -93,15 +80,14 @@ def _time_losses(n: int, n_classes: int, device: str) -> dict[str, float]:
     z = torch.randn(n, 128, device=device, requires_grad=True)
     prototypes = torch.randn(n_classes, 128, device=device, requires_grad=True)
     labels = torch.arange(n, device=device) % n_classes
-    candidates: dict[str, Callable[[], object]] = {
+    return {
         "supcon": lambda: F.supcon_loss(z, labels).backward(),
         "esupcon": lambda: F.esupcon_loss(z, labels, prototypes).backward(),
     }
-    return best_seconds(candidates, 60 if n <= 2048 else 4)
 
 
-def _time_step(encoder: str, size: int, batch_size: int, n_classes: int, device: str) -> dict[str, dict[str, Any]]:
-    """Return seconds of the parts of one ESupCon step, for each precision that works here."""
+def _step(encoder: str, size: int, batch_size: int, n_classes: int, device: str) -> dict[str, Callable[[], object]]:
+    """Return the parts of one step: views, loss, forward and backward pass of the network in each precision."""
     import torch  # noqa: PLC0415 - slow to import
 
     from esupcon import functional as F  # noqa: PLC0415
@@ -111,28 +97,23 @@ def _time_step(encoder: str, size: int, batch_size: int, n_classes: int, device:
 
     images = torch.randint(0, 256, (batch_size, 3, size, size), dtype=torch.uint8, device=device)
     labels = (torch.arange(batch_size, device=device) % n_classes).repeat(2)
-    network = build_network(encoder=encoder, input_shape=(3, size, size), n_classes=n_classes).to(device).train()
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack this form
+    network: Any = build_network(encoder=encoder, input_shape=(3, size, size), n_classes=n_classes)
+    network.to(device, memory_format=torch.channels_last).train()
     generator = torch.Generator(device=device).manual_seed(0)
     views = two_views(images, generator, "simclr").contiguous(memory_format=torch.channels_last)
 
-    def embed(precision: str) -> torch.Tensor:
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-            return network.outputs(views, ("embedding",))["embedding"].float()
+    def embed(bf16: bool) -> torch.Tensor:
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=bf16):
+            embedding: torch.Tensor = network.outputs(views, ("embedding",))["embedding"]
+        return embedding.float()
 
-    z = embed("float32").detach().requires_grad_()
+    z = embed(False).detach().requires_grad_()
     gradient = torch.randn_like(z)
-    works = torch.cuda.is_bf16_supported() if device == "cuda" else bfloat16_works()
-    candidates: dict[str, Callable[[], object]] = {
+    parts: dict[str, Callable[[], object]] = {
         "views": lambda: two_views(images, generator, "simclr"),
-        "loss": lambda: F.esupcon_loss(z, labels, network.head.weight).backward(),  # type: ignore[arg-type]
-        "float32": lambda: embed("float32").backward(gradient),
+        "network": lambda: embed(False).backward(gradient),
+        "loss": lambda: F.esupcon_loss(z, labels, network.head.weight).backward(),
     }
-    if works:
-        candidates["bfloat16"] = lambda: embed("bfloat16").backward(gradient)
-    best = best_seconds(candidates, _ROUNDS)
-    found = {}
-    for precision in (name for name in candidates if name not in ("views", "loss")):
-        times: dict[str, Any] = {"views": best["views"], "network": best[precision], "loss": best["loss"]}
-        found[precision] = {"precision": precision, **times, "images_per_second": batch_size / sum(times.values())}
-    return found
+    if torch.cuda.is_bf16_supported() if device == "cuda" else bfloat16_works():
+        parts["network in bf16"] = lambda: embed(True).backward(gradient)
+    return parts
