@@ -23,32 +23,33 @@ class TrainSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
-    method: str = Field("esupcon", description="one of " + ", ".join(METHODS))
-    encoder: str = Field("auto", description="auto, resnet18, resnet10-w32, mlp-256x2, timm:NAME, ...")
-    epochs: int = Field(100, ge=1, description="passes over the training data")
-    steps: int | None = Field(None, ge=1, description="optimiser steps of the main stage, instead of epochs")
-    batch_size: int = Field(256, ge=2, description="images per step; each is seen in two views")
-    micro_batch: int | None = Field(None, ge=1, description="images encoded at once; losses see the whole batch")
-    lr: float | None = Field(None, gt=0, description="default: the method's reference rate, scaled to the batch")
-    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="sgd (Nesterov momentum) or adamw")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
-    weight_decay: float = Field(5e-4, ge=0, description="not applied to norms, biases and prototypes")
-    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps in which the rate rises from 0")
+    method: str = Field("esupcon", description="Training method: " + ", ".join(METHODS) + ".")
+    encoder: str = Field("auto", description="Network: auto, fast, resnet18, resnet10-w32, mlp-256x2, timm:NAME.")
+    epochs: int = Field(100, ge=1, description="Passes over the training data.")
+    steps: int | None = Field(None, ge=1, description="Optimiser steps of the main stage, instead of epochs.")
+    batch_size: int = Field(256, ge=2, description="Images per step, each in two views.")
+    micro_batch: int | None = Field(None, ge=1, description="Images encoded at once; the losses see the whole batch.")
+    lr: float | None = Field(None, gt=0, description="Learning rate (default: by method and batch size).")
+    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="Optimiser: sgd (with Nesterov momentum) or adamw.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.")
+    weight_decay: float = Field(5e-4, ge=0, description="Weight decay; not applied to norms, biases and prototypes.")
+    warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps in which the learning rate rises from 0.")
     # In float32 1 / temperature overflows below 1e-38, and similarities of neighbours already below 1e-6.
-    temperature: float = Field(0.1, ge=1e-6, le=1e6, description="divides every cosine similarity")
-    prototype_weight: float = Field(1.0, ge=0, description="weight of the prototype term of esupcon")
-    prototype_lr: float = Field(1.0, gt=0, description="rate of the prototypes relative to that of the encoder")
-    spce_average: Literal["class", "batch"] = Field("class", description="class: class means; batch: the literal 1/N")
-    projection_dim: int = Field(128, ge=1, description="width of the projection that SupCon is computed on")
-    augmentation: str = Field("auto", description="auto, " + ", ".join(AUGMENTATIONS))
+    temperature: float = Field(0.1, ge=1e-6, le=1e6, description="Temperature that divides cosine similarities.")
+    prototype_weight: float = Field(1.0, ge=0, description="Weight of the prototype term of esupcon.")
+    prototype_lr: float = Field(1.0, gt=0, description="Rate of the prototypes relative to the encoder's.")
+    spce_average: Literal["class", "batch"] = Field("class", description="SPCE average: class, or batch (literal 1/N).")
+    projection_dim: int = Field(128, ge=1, description="Width of the projection of the SupCon methods.")
+    augmentation: str = Field("auto", description="Augmentation: auto, " + ", ".join(AUGMENTATIONS) + ".")
     precision: Literal["auto", "32", "bf16", "64"] = Field(
-        "auto", description="auto: bf16 if the processor has bfloat16 instructions that work, else 32"
+        "auto",
+        description="32, bf16 or 64. auto: bf16 if the processor has working instructions for it, else 32.",
     )
-    threads: int | None = Field(None, ge=1, le=4096, description="threads of torch; default: as many as torch uses")
-    compile: bool = Field(False, description="torch.compile the network")
-    class_weight: Literal["balanced"] | None = Field(None, description="balanced: classes are drawn equally often")
-    patience: int | None = Field(None, ge=1, description="epochs without a better held-out accuracy before a stop")
-    seed: int = Field(0, ge=0, description="random seed")
+    threads: int | None = Field(None, ge=1, le=4096, description="Threads of torch (default: as many as torch uses).")
+    compile: bool = Field(False, description="Compile the network with torch.compile.")
+    class_weight: Literal["balanced"] | None = Field(None, description="balanced: draw every class equally often.")
+    patience: int | None = Field(None, ge=1, description="Stop after this many epochs without improvement.")
+    seed: int = Field(0, ge=0, description="Random seed.")
 
     @field_validator("method")
     @classmethod
@@ -88,18 +89,22 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
-    source: str = Field(description="name of a data set, or a path")
-    content: str | None = Field(None, description="digest of the content of the data; None: not read yet")
-    data: DataOptions = Field(DataOptions.model_validate({}), description="how the source is read")
-    n_train: int | None = Field(None, ge=1, description="number of training samples")
-    imbalance_rate: float | None = Field(None, gt=0, le=1, description="share kept of half of the classes")
-    noise_rate: float | None = Field(None, ge=0, le=1, description="share of the training labels made wrong")
-    noise_kind: Literal["shuffle", "symmetric", "pair"] = Field("shuffle", description="how labels are made wrong")
-    validation_fraction: float = Field(0.0, ge=0, lt=1, description="share of the training data held out")
+    source: str = Field(description="Name of a data set, or a path.")
+    content: str | None = Field(None, description="Digest of the content of the data; None: not read yet.")
+    data: DataOptions = Field(DataOptions.model_validate({}), description="How the source is read.")
+    n_train: int | None = Field(None, ge=1, description="Number of training samples, including the held-out part.")
+    imbalance_rate: float | None = Field(None, gt=0, le=1, description="Keep this share of half of the classes.")
+    noise_rate: float | None = Field(None, ge=0, le=1, description="Share of the training labels to make wrong.")
+    noise_kind: Literal["shuffle", "symmetric", "pair"] = Field(
+        "shuffle", description="How labels are made wrong: shuffle, symmetric or pair."
+    )
+    validation_fraction: float = Field(
+        0.0, ge=0, lt=1, description="Share of the training data held out to monitor training and to calibrate."
+    )
     train: TrainSpec
-    plugins: dict[str, str] = Field(default_factory=dict, description="custom modules by name, with their SHA-256")
-    processes: int = Field(1, ge=1, description="processes that train together")
-    objects: str | None = Field(None, description="digest of encoder, initial weights or method passed from Python")
+    plugins: dict[str, str] = Field(default_factory=dict, description="Custom modules by name, with their SHA-256.")
+    processes: int = Field(1, ge=1, description="Processes that train together.")
+    objects: str | None = Field(None, description="Digest of encoder, initial weights or method passed from Python.")
 
     @classmethod
     def read(cls, content: Any) -> RunSpec:

@@ -157,7 +157,7 @@ def _lacks_memory(error: Exception) -> bool:
 
 
 def _of_field(entry: dict[str, Any]) -> str:
-    name = "-".join(str(part) for part in entry["loc"]).replace("_", "-")
+    name = next((part for part in reversed(entry["loc"]) if isinstance(part, str)), "").replace("_", "-")
     message = str(entry["msg"]).removeprefix("Value error, ")
     return f"--{name}: {message}" + ("" if "got " in message else f"; got {entry['input']!r}")
 

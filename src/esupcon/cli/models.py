@@ -30,26 +30,23 @@ _SETTINGS, _SCENARIO, _RUN, _READING = "Training settings", "Harder settings", "
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that starts like this for a formula
 _SPLIT = ("split_seed", "test_fraction", "n_per_class")
 _FILES = ("layout", "image_column", "label_column", "data_dir", "strict", "workers")
-_as_trained = takes(DataOptions, _READING, only=(*_SPLIT, *_FILES), defaults=dict.fromkeys(_SPLIT, "as in training"))
+_HARDER = ("n_train", "imbalance_rate", "noise_rate", "noise_kind")
+_as_trained = takes(
+    "reading", DataOptions, _READING, only=(*_SPLIT, *_FILES), defaults=dict.fromkeys(_SPLIT, "as in training")
+)
 
 
-@takes(TrainSpec, _SETTINGS, defaults={"epochs": "chosen from the number of images"})
-@takes(DataOptions, _READING, only=("image_size", "channels", *_SPLIT, *_FILES))
+@takes("settings", TrainSpec, _SETTINGS, defaults={"epochs": "chosen from the number of images"})
+@takes("harder", RunSpec, _SCENARIO, only=_HARDER)
+@takes("held_out", RunSpec, _RUN, only=("validation_fraction",), defaults={"validation_fraction": "0.1"})
+@takes("reading", DataOptions, _READING, only=("image_size", "channels", *_SPLIT, *_FILES))
 def train(
     data: options.Data,
-    settings: TrainSpec,
-    reading: DataOptions,
+    settings: dict[str, Any],
+    harder: dict[str, Any],
+    held_out: dict[str, Any],
+    reading: dict[str, Any],
     out: Annotated[Path, option("Folder of the run.", metavar="DIR")],
-    n_train: Annotated[
-        int | None, option("Number of training samples, including the held-out part.", _SCENARIO)
-    ] = None,
-    imbalance_rate: Annotated[float | None, option("Keep this share of half of the classes.", _SCENARIO)] = None,
-    noise_rate: Annotated[float | None, option("Share of training labels to make wrong.", _SCENARIO)] = None,
-    noise_kind: Annotated[str, option("shuffle, symmetric or pair.", _SCENARIO, show_default=True)] = "shuffle",
-    validation_fraction: Annotated[
-        float,
-        option("Share of the training data held out to monitor training and to calibrate.", _RUN, show_default=True),
-    ] = 0.1,
     devices: Annotated[int, option("Number of processes or accelerators.", _RUN, show_default=True)] = 1,
     accelerator: Annotated[str, option("auto, cpu, cuda or mps.", _RUN, show_default=True)] = "auto",
     checkpoint_seconds: Annotated[float, option("Time between checkpoints.", _RUN, show_default=True)] = 60.0,
@@ -62,21 +59,20 @@ def train(
 
     The same command continues a run that was stopped or killed, and shows the result of a finished one.
     """
-    check_before_reading(settings.encoder, out, accelerator, devices)
-    from esupcon.training import TrainingInterrupted  # noqa: PLC0415 - slow to import
-    from esupcon.training import train as run  # noqa: PLC0415
+    run = RunSpec.model_validate(
+        {"source": data, "data": reading, "train": settings, "validation_fraction": 0.1, **held_out, **harder}
+    )
+    check_before_reading(run.train.encoder, out, accelerator, devices)
+    from esupcon import training  # noqa: PLC0415 - slow to import
     from esupcon.training.devices import rank  # noqa: PLC0415
 
-    fields: dict[str, Any] = {"n_train": n_train, "imbalance_rate": imbalance_rate, "noise_rate": noise_rate}
-    fields |= {"noise_kind": noise_kind, "validation_fraction": validation_fraction, "data": reading, "train": settings}
-    spec = RunSpec.model_validate({"source": data, **fields})
     stopper = Stopper()
     try:
         with stopper:
-            result = run(
-                spec,
+            result = training.train(
+                run,
                 out,
-                choose_epochs="epochs" not in settings.model_fields_set,
+                choose_epochs="epochs" not in settings,
                 devices=devices,
                 accelerator=accelerator,
                 overwrite=overwrite,
@@ -84,7 +80,7 @@ def train(
                 should_stop=stopper,
                 log=note,
             )
-    except (TrainingInterrupted, Stopped):
+    except (training.TrainingInterrupted, Stopped):
         if not (out / "checkpoint.json").exists() and not (out / "result.json").exists():
             raise
         again = shlex.join(["esupcon", *(word for word in sys.argv[1:] if word != "--overwrite")])
@@ -101,7 +97,7 @@ def train(
     for part, name in (("test", "test"), ("held_out", "held-out")):
         figures = getattr(result.metrics, part)
         if figures is not None:
-            title = METHODS[settings.method].title
+            title = METHODS[run.train.method].title
             answer(f"{title} on {result.data.name}: {figures.n:,} {name} samples")
             answer(figures_table([("value", figures.model_dump())]))
             note(INTERVALS)
@@ -133,7 +129,7 @@ def check_before_reading(encoder: str, out: Path, accelerator: str, devices: int
 def evaluate(
     model: options.Model,
     data: options.Data,
-    reading: DataOptions,
+    reading: dict[str, Any],
     part: Annotated[
         str,
         typer.Option(
@@ -148,9 +144,9 @@ def evaluate(
 
     Classes are matched by name. After `esupcon calibrate` the results before and after calibration are shown.
     """
-    from esupcon.classifier import evaluate as run  # noqa: PLC0415 - slow to import
+    from esupcon.classifier import evaluate as measure  # noqa: PLC0415 - slow to import
 
-    found = run(model, data, part=part, reading=_given(reading), plot=plot, log=note)  # type: ignore[arg-type]
+    found = measure(model, data, part=part, reading=reading, plot=plot, log=note)  # type: ignore[arg-type]
     if as_json:
         answer_json(found.model_dump(mode="json"))
         return
@@ -175,7 +171,7 @@ def evaluate(
 def calibrate(
     model: options.Model,
     data: options.Data,
-    reading: DataOptions,
+    reading: dict[str, Any],
     on: Annotated[
         str,
         typer.Option(
@@ -192,7 +188,7 @@ def calibrate(
     """
     from esupcon.classifier import calibrate as run  # noqa: PLC0415 - slow to import
 
-    found = run(model, data, on=on, reading=_given(reading), plot=plot, log=note)  # type: ignore[arg-type]
+    found = run(model, data, on=on, reading=reading, plot=plot, log=note)  # type: ignore[arg-type]
     if as_json:
         answer_json(found.model_dump(mode="json"))
         return
@@ -213,10 +209,6 @@ def calibrate(
     note(f"T was fitted on {found.fitted_on} ({figures.n_calibration:,} samples) and {stored}.")
     if plot is not None:
         note(f"The reliability diagram is in {plot}.")
-
-
-def _given(reading: DataOptions) -> dict[str, Any]:
-    return {name: getattr(reading, name) for name in reading.model_fields_set}
 
 
 def predict(

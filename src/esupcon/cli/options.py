@@ -39,31 +39,27 @@ def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any
 
 
 def takes(
+    target: str,
     model: type[BaseModel],
     panel: str,
     *,
     only: Sequence[str] = (),
-    without: Sequence[str] = (),
     defaults: Mapping[str, str] | None = None,
 ) -> Callable[[Command], Command]:
-    """Replace the parameter annotated with `model` by one option per field; pass what the user set as an instance.
+    """Replace the parameter `target` by one option per field of `model`, and pass what the user set as a dict.
 
-    Fields are all of the model, those of `only`, or those not in `without`. `defaults` are texts shown instead of the
-    model's defaults. Values are validated by the model alone.
+    `only` restricts the fields. `defaults` are texts shown instead of the model's defaults. The model alone validates.
     """
-    names = [name for name in only or model.model_fields if name not in without]
+    names = only or tuple(model.model_fields)
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters
-        target = next(name for name, parameter in own.items() if parameter.annotation is model)
-        kept = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, parameter in own.items() if name != target
-        ]
+        kept = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, one in own.items() if name != target]
         added = [_parameter(name, model.model_fields[name], panel, (defaults or {}).get(name)) for name in names]
 
         def run(**given: Any) -> None:
             chosen = {name: given.pop(name) for name in names}
-            command(**given, **{target: model(**{name: value for name, value in chosen.items() if value is not None})})
+            command(**given, **{target: {name: value for name, value in chosen.items() if value is not None}})
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         run.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]  # typer reads it
