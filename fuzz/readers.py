@@ -136,7 +136,7 @@ def _tables() -> list[bytes]:
     return [
         b"path,label\na.png,cat\nb.png,dog\n",
         b'\xef\xbb\xbfimage;class;split\r\n"a b.png";"c;d";train\r\nx/y.png;"c;d";test\r\n',
-        b"a.png\tcat\nb.png\tdog\n",
+        b"path\tlabel\na.png\tcat\nb.png\tdog\n",
     ]
 
 
@@ -159,7 +159,7 @@ def _read_parquet(file: Path) -> object:
 
 
 def _annotations() -> list[bytes]:
-    return [b"val_0.JPEG\tn01\t0\t0\t62\t57\nval_1.JPEG\tn02\t3\t3\t59\t55\n", b"n01\tgoldfish, Carassius\nn02\tbird\n"]
+    return [b"val_0.JPEG\tn01\t0\t0\t62\t57\nval_1.JPEG\tn02\t3\t3\t59\t55\n"]
 
 
 def _read_tiny(folder: Path, content: bytes) -> object:
