@@ -40,6 +40,12 @@ def test_gradcheck(name: str, temperature: float) -> None:
 
 
 @each_loss
+def test_gradgradcheck(name: str) -> None:
+    z, labels, prototypes = (x.requires_grad_(x.is_floating_point()) for x in example(n=6, d=3))
+    assert torch.autograd.gradgradcheck(lambda z, p: LOSSES[name].loss(z, labels, p, 0.2), (z, prototypes))
+
+
+@each_loss
 @each_temperature
 def test_hessian_equals_that_of_the_slow_twin(name: str, temperature: float) -> None:
     """All blocks: of z, of the prototypes, and mixed."""

@@ -62,7 +62,8 @@ def append_line(path: PathLike, record: dict[str, Any]) -> None:
     """Append one JSON line; refuse a symbolic link, which would lead to a file that is not ours."""
     if Path(path).is_symlink():
         raise ValueError(f"{path} is a symbolic link; expected a file of this run. Remove the link.")
-    with Path(path).open("ab") as file:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # also if the link appears now
+    with os.fdopen(os.open(path, flags, 0o666), "ab") as file:
         file.write((json.dumps(record, sort_keys=True) + "\n").encode())
 
 
