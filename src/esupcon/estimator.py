@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -406,23 +406,26 @@ class _Task:
 
     def train_and_calibrate(self) -> Fitted:
         """Train on all samples but those that calibration or early stopping need."""
-        estimator = self.estimator
-        rng = np.random.default_rng(self.seed)
+        estimator, rng = self.estimator, np.random.default_rng(self.seed)
         held = held_out_mask(self.codes, estimator.validation_fraction, rng)
         stop_early = estimator.early_stopping and held.any()
-        if stop_early or (estimator.auto_calibrate and held.sum() >= MIN_HELD_OUT):
-            trained = self.train(~held, held=held if stop_early else None)
-            if estimator.auto_calibrate:
-                self._calibrate(trained, self._logits(trained, held), held, "held-out")
+        hold_out = stop_early or (estimator.auto_calibrate and held.sum() >= MIN_HELD_OUT)
+        trained = self.train(~held | (not hold_out), held=held if stop_early else None)
+        if not estimator.auto_calibrate or not (hold_out or len(self.rows) >= MIN_TO_CALIBRATE):
             return trained
-        trained = self.train(np.ones(len(self.rows), bool))
-        if estimator.auto_calibrate and len(self.rows) >= MIN_TO_CALIBRATE:
+        logits = np.zeros((len(self.rows), len(self.classes)))
+        how: Literal["held-out", "cross-fitted"] = "held-out" if hold_out else "cross-fitted"
+        if hold_out:
+            part = held
+            logits[held] = trained.classifier.array(self.rows[held], "logits")
+        else:
             fold = folds(self.codes, N_FOLDS, rng)
-            logits = np.zeros((len(self.rows), len(self.classes)))
+            part = fold >= 0
             for test in (fold == number for number in range(N_FOLDS)):
                 if test.any() and (~test).sum() >= 2:
-                    logits[test] = self._logits(self.train(~test), test)
-            self._calibrate(trained, logits[fold >= 0], fold >= 0, "cross-fitted")
+                    logits[test] = self.train(~test).classifier.array(self.rows[test], "logits")
+        if len(np.unique(self.codes[part])) > 1:
+            trained.classifier.calibration = self.calibration.fit(logits[part], self.codes[part], how=how)
         return trained
 
     def train(
@@ -458,13 +461,6 @@ class _Task:
         classifier.classes_, classifier.calibration = self.classes, self.calibration
         classifier.about = ModelInfo(encoder=name, method=spec.method, settings=spec.model_dump())
         return fitted
-
-    def _logits(self, trained: Fitted, part: NDArray[np.bool_]) -> Floats:
-        return trained.classifier.outputs(self.rows[part], ("logits",))["logits"].double().numpy()
-
-    def _calibrate(self, trained: Fitted, logits: Floats, part: NDArray[np.bool_], how: Any) -> None:
-        if len(np.unique(self.codes[part])) > 1:
-            trained.classifier.calibration = self.calibration.fit(logits, self.codes[part], how=how)
 
     def _encoder(self) -> str | nn.Module:
         """Return the encoder; to continue, the one of before, which "auto" might not choose again for other data."""

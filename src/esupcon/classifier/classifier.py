@@ -177,12 +177,13 @@ class Classifier:
                 )
         return outputs
 
-    def _array(self, rows: Rows, name: str) -> Floats:
+    def array(self, rows: Rows, name: str) -> Floats:
+        """Return one of `outputs` as a float64 array."""
         return self.outputs(rows, (name,))[name].double().cpu().numpy()
 
     def logits(self, X: Any) -> Floats:
         """Return the logits (n, K), before calibration."""
-        return self._array(self.preprocessing.rows(X), "logits")
+        return self.array(self.preprocessing.rows(X), "logits")
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return the embeddings (n, dim) as the encoder gives them: not normalised."""
@@ -231,7 +232,7 @@ class Classifier:
 
         With `most_values`, keep only as many rows, spread evenly, as have that many values in all.
         """
-        z, mahalanobis = self._array(rows, "embedding"), None
+        z, mahalanobis = self.array(rows, "embedding"), None
         features = self._features(rows, z)
         if features.shape[1] <= MAX_MAHALANOBIS:
             with suppress(ValueError):  # the classes do not vary
@@ -303,8 +304,8 @@ class Classifier:
         rows = self.preprocessing.rows(X)
         if method in ("energy", "softmax"):
             score = energy_score if method == "energy" else max_softmax_score
-            return score(self._array(rows, "logits"), self.calibration.temperature)
-        z = self._array(rows, "embedding")
+            return score(self.array(rows, "logits"), self.calibration.temperature)
+        z = self.array(rows, "embedding")
         if method == "mahalanobis":
             fitted = self._examples("ood_score(method='mahalanobis')").mahalanobis
             if fitted is None:
@@ -335,7 +336,7 @@ class Classifier:
         if again := [label for label in new.tolist() if label in known]:
             raise ValueError(f"add_class is for new classes; {again[0]!r} is known already. Use partial_fit for it.")
         codes = codes_of(labels, new)
-        embedding = self._array(rows, "embedding")
+        embedding = self.array(rows, "embedding")
         z = unit(embedding)
         means = unit(_class_sums(z, codes, len(new)))
         if not means.any(axis=1).all():

@@ -232,8 +232,7 @@ def _predictions(classifier: Classifier, dataset: Dataset, record: TrainingData 
             "Rename or remove them: classes are matched by name."
         )
     column = np.array([place.get(name, -1) for name in dataset.classes], np.int64)
-    logits = classifier.outputs(x, ("logits",))["logits"].double().cpu().numpy()
-    return Predictions(logits, column[labels])
+    return Predictions(classifier.array(x, "logits"), column[labels])
 
 
 def _part(dataset: Dataset, record: TrainingData | None, part: str) -> tuple[Rows, NDArray[np.int64]]:
@@ -297,8 +296,8 @@ def predict_files(
                 unreadable(str(path), reason)
             if not batch.paths:
                 continue
-            logits = classifier.outputs(batch.images, ("logits",))["logits"].double().cpu().numpy()
-            for path, row in zip(batch.paths, classifier.calibration.probabilities(logits), strict=True):
+            probabilities = classifier.calibration.probabilities(classifier.array(batch.images, "logits"))
+            for path, row in zip(batch.paths, probabilities, strict=True):
                 best = np.argsort(-row, kind="stable")[:top_k]  # stable: among equals the first class, as with argmax
                 yield Prediction(path, tuple((names[k], float(row[k])) for k in best))
 
