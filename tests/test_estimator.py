@@ -314,7 +314,7 @@ def test_verbose_shows_progress_and_silence_is_kept(capfd: pytest.CaptureFixture
         ({"auto_calibrate": "yes"}, "The 'auto_calibrate' parameter"),
         ({"validation_fraction": 1.0}, "The 'validation_fraction' parameter"),
         ({"encoder": "resnet"}, "unknown encoder 'resnet'"),
-        ({"augmentation": "simclr"}, "for images"),
+        ({"augmentation": "simclr"}, "must be uint8 images"),
         ({"temperature": float("inf")}, "temperature"),
     ],
 )
