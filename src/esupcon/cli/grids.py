@@ -7,12 +7,11 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from esupcon._console import count, duration, progress_bar, usable_cores
 from esupcon._io import write_bytes
@@ -21,10 +20,10 @@ from esupcon.cli.options import option
 from esupcon.cli.output import answer, answer_json, complain, note, table
 from esupcon.cli.stopping import MISTAKE, PARTIAL, Stopped, Stopper
 from esupcon.experiments.executors import Executor, LocalExecutor, RayExecutor
-from esupcon.experiments.grid import GridState, TableStatus, resolve, run_grid, shared_encoders
+from esupcon.experiments.grid import GridState, resolve, run_grid, shared_encoders
 from esupcon.experiments.grid import estimate as estimate_seconds
 from esupcon.experiments.grid import status as store_status
-from esupcon.experiments.plan import Plan, Row, make_plan, read_override, read_seeds, shipped
+from esupcon.experiments.plan import Plan, make_plan, read_override, read_seeds, shipped
 from esupcon.experiments.store import Store
 from esupcon.methods import METHODS
 
@@ -96,24 +95,16 @@ def reproduce(
     if dry_run or estimate:
         _list(resolve(plans, data_dir, download=False)[0], Store(store), estimate, workers, as_json)
         return
-    executor = _executor(workers, ray, cpus, gpus)
-    state = _run(plans, Store(store), executor, data_dir=data_dir, keep_models=keep_models, recompute=recompute)
-    accuracies = {key: Store(store).read(key).accuracy for key in state.done_keys}
-    if as_json:
-        runs = [
-            {**row.model_dump(mode="json"), "accuracy": accuracies.get(key), "error": state.failed.get(key)}
-            for key, row in state.rows.items()
-        ]
-        answer_json({"store": str(store), "runs": runs})
+    if ray is not None:
+        executor: Executor = RayExecutor(ray, cpus=cpus, gpus=gpus)
     else:
-        answer(_means(state.rows.values(), accuracies))
-        for reason, n in Counter(state.failed.values()).items():
-            first = next(key for key, error in state.failed.items() if error == reason)
-            complain(f"failed: {state.rows[first].name}{f' and {n - 1} more' if n > 1 else ''}: {reason}")
-        answer(
-            f"{state.n_done} of {count(len(state.rows), 'run')} are in {store}.\n"
-            f"Next:  {shlex.join(['esupcon', 'report', str(store), '--out', 'report.html'])}"
-        )
+        import torch  # noqa: PLC0415 - slow to import
+
+        executor = LocalExecutor(workers, n_gpus=torch.cuda.device_count())
+    state = _run(plans, Store(store), executor, data_dir=data_dir, keep_models=keep_models, recompute=recompute)
+    _show(state, Store(store), as_json, "")
+    if not as_json:
+        answer(f"Next:  {shlex.join(['esupcon', 'report', str(store), '--out', 'report.html'])}")
     if state.failed:
         raise typer.Exit(PARTIAL if state.n_done else MISTAKE)
 
@@ -121,14 +112,6 @@ def reproduce(
 def _split(given: list[str] | None) -> tuple[str, ...]:
     """Return values that were given one by one or separated by commas."""
     return tuple(part.strip() for text in given or () for part in text.split(",") if part.strip())
-
-
-def _executor(workers: int | None, ray: str | None, cpus: float, gpus: float) -> Executor:
-    if ray is not None:
-        return RayExecutor(ray, cpus=cpus, gpus=gpus)
-    import torch  # noqa: PLC0415 - slow to import
-
-    return LocalExecutor(workers, n_gpus=torch.cuda.device_count())
 
 
 def _run(plans: Sequence[Plan], store: Store, executor: Executor, **settings: Any) -> GridState:
@@ -154,20 +137,30 @@ def _run(plans: Sequence[Plan], store: Store, executor: Executor, **settings: An
         raise typer.Exit(stopper.exit_code) from None
 
 
-def _means(rows: Iterable[Row], accuracies: dict[str, float | None]) -> Table:
-    """Return a table of mean test accuracies: a row per data set and setting, a column per method."""
+def _show(state: GridState, store: Store, as_json: bool, report: str) -> None:
+    """Print all runs as JSON, or a table of mean accuracies: a row per data set and setting, a column per method."""
+    accuracies = {key: store.read(key).accuracy for key in state.done_keys}
+    if as_json:
+        runs = [
+            {**row.model_dump(mode="json"), "accuracy": accuracies.get(key), "error": state.failed.get(key)}
+            for key, row in state.rows.items()
+        ]
+        answer_json({"store": str(store.root), "runs": runs, **({"report": report} if report else {})})
+        return
     cells: dict[str, dict[str, list[float]]] = {}
-    methods: dict[str, None] = {}
-    for row in rows:
-        methods[row.method] = None
-        accuracy = accuracies.get(row.key)
-        line = cells.setdefault(f"{row.dataset} {row.setting}", {})
-        if accuracy is not None:
-            line.setdefault(row.method, []).append(accuracy)
+    for key, row in state.rows.items():
+        shares = cells.setdefault(f"{row.dataset} {row.setting}", {}).setdefault(row.method, [])
+        if (accuracy := accuracies.get(key)) is not None:
+            shares.append(accuracy)
+    methods = list(dict.fromkeys(row.method for row in state.rows.values()))
     body = [[name, *(_spread(line.get(method, ())) for method in methods)] for name, line in cells.items()]
     made = table(["", *(METHODS[method].title for method in methods)], body)
-    made.title, made.title_justify = "Test accuracy, %", "left"
-    return made
+    made.title, made.title_justify = "Test accuracy in %, mean ± standard deviation over seeds", "left"
+    answer(made)
+    for reason, n in Counter(state.failed.values()).items():
+        first = next(key for key, error in state.failed.items() if error == reason)
+        complain(f"failed: {state.rows[first].name}{f' and {n - 1} more' if n > 1 else ''}: {reason}")
+    answer(f"{state.n_done} of {count(len(state.rows), 'run')} are in {store.root}.")
 
 
 def _spread(shares: Sequence[float]) -> str:
@@ -179,7 +172,6 @@ def _spread(shares: Sequence[float]) -> str:
 
 
 def _list(plans: Sequence[Plan], store: Store, estimate: bool, workers: int | None, as_json: bool) -> None:
-    slots = workers or usable_cores()
     entries = []
     for plan in plans:
         share = plan.measure != "cost"
@@ -188,44 +180,33 @@ def _list(plans: Sequence[Plan], store: Store, estimate: bool, workers: int | No
         for row in plan.rows:
             entry = {**row.model_dump(mode="json"), "stored": store.is_done(row.key)}
             entry["encoder_of"] = shared[row.key].key if row.key in shared else None
-            if estimate:
-                entry["estimated_seconds"] = seconds[row.key]
-            entries.append(entry)
+            entries.append(entry | ({"estimated_seconds": seconds[row.key]} if estimate else {}))
     if as_json:
         answer_json(entries)
         return
-    columns = [
-        "key",
-        "table",
-        "dataset",
-        "setting",
-        "method",
-        "seed",
-        "paper, %",
-        "encoder of",
-        *(["time"] if estimate else []),
-    ]
-    answer(table(columns, [_listed(entry, estimate) for entry in entries[:_MAX_ROWS]]))
+    names = ["key", "table", "dataset", "setting", "method", "seed"]
+    columns = [*names, "paper, %", "encoder of", *(["time"] if estimate else [])]
+    rows = [[str(entry[name]) for name in names] for entry in entries[:_MAX_ROWS]]
+    for cells, entry in zip(rows, entries, strict=False):
+        cells += [
+            "–" if entry["paper_accuracy"] is None else f"{entry['paper_accuracy']:.2f}",
+            entry["encoder_of"] or "",
+        ]
+        if estimate:
+            time_needed = entry["estimated_seconds"]
+            cells.append("done" if entry["stored"] else "unknown" if time_needed is None else duration(time_needed))
+    answer(table(columns, rows))
     if len(entries) > _MAX_ROWS:
         note(f"and {len(entries) - _MAX_ROWS} more; --json lists all of them.")
-    distinct = {entry["key"]: entry for entry in entries}
-    line = f"{count(len(distinct), 'run')}, {sum(entry['stored'] for entry in distinct.values())} of them stored."
+    distinct = {entry["key"]: entry for entry in entries}.values()
+    line = f"{count(len(distinct), 'run')}, {sum(entry['stored'] for entry in distinct)} of them stored."
     if estimate:
-        costs = [entry["estimated_seconds"] for entry in distinct.values() if not entry["stored"]]
-        known = [seconds for seconds in costs if seconds is not None]
+        slots = workers or usable_cores()
+        costs = [entry["estimated_seconds"] for entry in distinct if not entry["stored"]]
+        known = [cost for cost in costs if cost is not None]
         line += f" The rest takes about {duration(sum(known) / slots)} here with {slots} at once"
         line += f", plus {len(costs) - len(known)} on data of unknown size." if len(known) < len(costs) else "."
     note(line)
-
-
-def _listed(entry: dict[str, Any], estimate: bool) -> list[str]:
-    paper = entry["paper_accuracy"]
-    cells = [str(entry[name]) for name in ("key", "table", "dataset", "setting", "method", "seed")]
-    cells += ["–" if paper is None else f"{paper:.2f}", entry["encoder_of"] or ""]
-    if estimate:
-        seconds = entry["estimated_seconds"]
-        cells.append("done" if entry["stored"] else "unknown" if seconds is None else duration(seconds))
-    return cells
 
 
 def status(
@@ -240,20 +221,18 @@ def status(
     if as_json:
         answer_json([{**one.model_dump(), "n_runs": one.n_runs, **one.counts} for one in found])
         return
-    columns = ["table", "profile", "done", "running", "failed", "open", "time left, one at a time"]
-    answer(table(columns, [_status_row(one) for one in found]))
+    rows = []
     for one in found:
-        for reason, n in Counter(one.errors.values()).items():
-            complain(f"{one.table}: {n} failed: {reason}")
+        n, left = one.counts, one.seconds_left
+        rest = "–" if one.n_left == 0 else "unknown" if left is None else f"about {duration(left)}"
+        numbers = [f"{n['done']} of {one.n_runs}", *map(str, (n["running"], n["failed"], n["open"] + n["begun"]))]
+        rows.append([one.table, one.profile, *numbers, rest])
+    answer(table(["table", "profile", "done", "running", "failed", "open", "time left, one at a time"], rows))
+    for one in found:
+        for reason, times in Counter(one.errors.values()).items():
+            complain(f"{one.table}: {times} failed: {reason}")
         for line in one.damaged:
             complain(f"{one.table}: {line}")
-
-
-def _status_row(one: TableStatus) -> list[str]:
-    counts = one.counts
-    left = "–" if one.n_left == 0 else "unknown" if one.seconds_left is None else f"about {duration(one.seconds_left)}"
-    done, waiting = f"{counts['done']} of {one.n_runs}", str(counts["open"] + counts["begun"])
-    return [one.table, one.profile, done, str(counts["running"]), str(counts["failed"]), waiting, left]
 
 
 def _require(store: Path) -> None:
@@ -320,39 +299,20 @@ def demo(
     """Run a demo: few digits, a fifth of them mislabelled, three methods, three seeds, a report."""
     from esupcon.report import build  # noqa: PLC0415 - slow to import
 
-    started = time.monotonic()
+    started, store = time.monotonic(), Store(out)
     plan = make_plan(*_DEMO, overrides=_DEMO_OVERRIDES)
-    first = plan.rows[0].spec
-    methods = list(dict.fromkeys(row.method for row in plan.rows))
+    first, methods = plan.rows[0].spec, list(dict.fromkeys(row.method for row in plan.rows))
     note(
         f"{first.n_train} handwritten digits, {100 * (first.noise_rate or 0):.0f} % of their labels wrong; "
         f"{len(methods)} methods x {len(plan.rows) // len(methods)} seeds, equal settings except the method."
     )
-    store = Store(out)
     state = _run([plan], store, LocalExecutor(), keep_models=True)
     if state.failed:
         raise ValueError(f"{len(state.failed)} of the runs failed: {next(iter(state.failed.values()))}")
     written = build(out, out / "report.html", command=shlex.join(["esupcon", *sys.argv[1:]]))
-    tests: dict[str, Any] = {row.key: store.read(row.key).result.metrics.test for row in state.rows.values()}
-    lines = []
-    for method in methods:
-        rows = [row for row in state.rows.values() if row.method == method]
-        base = {row.seed: tests[row.key].accuracy for row in state.rows.values() if row.method == "ce"}
-        gains = [tests[row.key].accuracy - base[row.seed] for row in rows]
-        lines.append(
-            {
-                "method": method,
-                "n_test": tests[rows[0].key].n,
-                "accuracies": [tests[row.key].accuracy for row in rows],
-                "gains_over_ce": gains,
-                "eces": [tests[row.key].ece for row in rows],
-            }
-        )
+    _show(state, store, as_json, str(written))
     if as_json:
-        answer_json({"settings": first.model_dump(), "report": str(written), "lines": lines})
         return
-    answer(f"On {lines[0]['n_test']:,} test digits with correct labels, mean ± standard deviation over seeds:")
-    answer(table(["method", "accuracy, %", "gain over CE", "ECE, %"], [_demo_row(line) for line in lines]))
     note(f"{time.monotonic() - started:.0f} s. {plan.notes[0]}")
     last = next(row.key for row in state.rows.values() if row.method == methods[-1])
     answer(
@@ -361,9 +321,3 @@ def demo(
         "         esupcon train YOUR_IMAGES --out runs/first\n"
         "         esupcon methods"
     )
-
-
-def _demo_row(line: dict[str, Any]) -> list[str]:
-    gains = [100 * gain for gain in line["gains_over_ce"]]
-    gain = "" if line["method"] == "ce" else f"{statistics.fmean(gains):+.1f} ± {statistics.stdev(gains):.1f}"
-    return [METHODS[line["method"]].title, _spread(line["accuracies"]), gain, _spread(line["eces"])]
