@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor, nn, optim
 
+from esupcon.heads import PrototypeHead
 from esupcon.methods import Stage, Term
 from esupcon.models import Network
 from esupcon.spec import RunSpec, TrainSpec
@@ -74,13 +75,16 @@ def take_step(
     """Two views -> outputs -> sum of the terms -> gradient -> step. Return the value of each term."""
     fabric, spec, seed = run.fabric, run.spec, run.seed("step")
     seed_layers(seed, fabric.device)
-    views, labels = two_views_of(run.data, indices, run.augmentation, run.seed("views"), fabric.device)
+    views, labels = two_views_of(
+        run.data, indices, run.data.augmentation(spec.augmentation), run.seed("views"), fabric.device
+    )
     views = views.to(run.classifier.dtype)
     own = share(fabric, len(labels))  # all rows, or both views of this process's images
     losses: dict[Term, Tensor] = {}
+    prototypes = run.network.head.weight if isinstance(run.network.head, PrototypeHead) else None
 
     def loss_of(outputs: dict[str, Tensor]) -> Tensor:
-        batch = gather(fabric, outputs, labels[own], prototypes=run.prototypes, n_classes=run.data.n_classes)
+        batch = gather(fabric, outputs, labels[own], prototypes=prototypes, n_classes=run.data.n_classes)
         losses.update(term_losses(stage, batch, spec))
         first, *others = losses.values()
         return sum(others, start=first) * fabric.world_size  # gradients are averaged; their sum is wanted

@@ -53,8 +53,26 @@ class Monitor:
     def begin_stage(self, stage: Stage) -> None:
         """Start to record a stage."""
         self.stage, self.loss_sum, self.steps = stage, 0.0, 0
-        self.watch = self._doctor(stage)
         self._since = self._last = time.monotonic()
+        run, spec, n_steps = self.run, self.run.spec, self.run.n_steps(stage)
+        weights: dict[str, float] = {}
+        for term in stage.terms:
+            weights[term.loss] = weights.get(term.loss, 0.0) + term.weight
+        self.watch: Watch | None = None  # for custom losses, whose range is unknown
+        if set(weights) <= set(WATCHED_LOSSES):
+            self.watch = Watch(
+                losses=weights,
+                n_batch=run.plan.batch_size,
+                n_classes=run.data.n_classes,
+                n_steps=n_steps,
+                temperature=spec.temperature,
+                warmup_steps=int(spec.warmup * n_steps),
+                head=run.method.head,
+                prototype_weight=spec.prototype_weight,
+                spce_average=spec.spce_average,
+                class_counts=np.bincount(run.data.y, minlength=run.data.n_classes).tolist(),
+                already_reported=self.findings,
+            )
 
     def step(self, losses: Mapping[Term, float], lr: float) -> None:
         """Record the value of each term after one step; raise TrainingFailed if their sum is not finite."""
@@ -62,7 +80,13 @@ class Monitor:
         if self.watch is not None:
             self.report(self.watch.step(loss, lr))
         if not math.isfinite(loss) and not self.silent:
-            raise TrainingFailed(self._not_finite(loss))
+            at, spec, out = self.run.position, self.run.spec, self.run.out
+            kept = "" if out is None else f" The last good checkpoint is kept in {out}."
+            raise TrainingFailed(
+                f"the loss became {loss} in epoch {at.epoch + 1}, step {at.step + 1}.{kept} Lower the learning rate "
+                f"(now {spec.lr or 'automatic'}) or raise the temperature (now {spec.temperature}); look for NaN in "
+                "the data."
+            )
         self.loss_sum += loss
         self.steps += 1
         self._last = time.monotonic()
@@ -72,19 +96,13 @@ class Monitor:
         at, loss = self.run.position, self.loss_sum / n_steps
         if self.watch is not None:
             self.report(self.watch.epoch(at.epoch, loss, accuracy, **sample))
-        line: dict[str, Any] = {
-            "stage": at.stage,
-            "epoch": at.epoch,
-            "loss": loss,
-            "lr": lr,
-            "held_out_accuracy": accuracy,
-        }
+        where = {"stage": at.stage, "epoch": at.epoch}
+        line: dict[str, Any] = {**where, "loss": loss, "lr": lr, "held_out_accuracy": accuracy}
         if self.unrecorded:
             line["findings"] = [finding.model_dump() for finding in self.unrecorded]
-        seconds, images = self._last - self._since, self.steps * self.run.plan.batch_size
         if self.folder is not None:
-            timing = {"stage": at.stage, "epoch": at.epoch, "seconds": seconds}
-            timing["images_per_second"] = images / seconds if seconds > 0 else 0.0
+            seconds, images = self._last - self._since, self.steps * self.run.plan.batch_size
+            timing = {**where, "seconds": seconds, "images_per_second": images / seconds if seconds > 0 else 0.0}
             append_line(self.folder / HISTORY_FILE, line)
             append_line(self.folder / TIMING_FILE, timing)
             self._draw_curves({**line, **timing})
@@ -127,36 +145,6 @@ class Monitor:
         self.unrecorded = [Finding.model_validate(finding) for finding in state["unrecorded"]]
         if state["watch"] is not None and self.watch is not None:
             self.watch.load_state_dict(state["watch"])
-
-    def _doctor(self, stage: Stage) -> Watch | None:
-        """Return the doctor of a stage; None for custom losses, whose range is unknown."""
-        run, spec = self.run, self.run.spec
-        weights: dict[str, float] = {}
-        for term in stage.terms:
-            weights[term.loss] = weights.get(term.loss, 0.0) + term.weight
-        if not set(weights) <= set(WATCHED_LOSSES):
-            return None
-        return Watch(
-            losses=weights,
-            n_batch=run.plan.batch_size,
-            n_classes=run.data.n_classes,
-            n_steps=run.n_steps(stage),
-            temperature=spec.temperature,
-            warmup_steps=int(spec.warmup * run.n_steps(stage)),
-            head=run.method.head,
-            prototype_weight=spec.prototype_weight,
-            spce_average=spec.spce_average,
-            class_counts=np.bincount(run.data.y, minlength=run.data.n_classes).tolist(),
-            already_reported=self.findings,
-        )
-
-    def _not_finite(self, loss: float) -> str:
-        at, spec = self.run.position, self.run.spec
-        kept = "" if self.run.out is None else f" The last good checkpoint is kept in {self.run.out}."
-        return (
-            f"the loss became {loss} in epoch {at.epoch + 1}, step {at.step + 1}.{kept} Lower the learning rate (now "
-            f"{spec.lr or 'automatic'}) or raise the temperature (now {spec.temperature}); look for NaN in the data."
-        )
 
     def _draw_curves(self, record: dict[str, Any]) -> None:
         """Write the numbers of an epoch for TensorBoard, if it is installed."""

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ from esupcon._io import (
 from esupcon.classifier.classifier import Classifier
 from esupcon.classifier.preprocessing import Rows
 from esupcon.doctor import Finding, check_data
-from esupcon.heads import PrototypeHead, class_means
+from esupcon.heads import class_means
 from esupcon.methods import PAPER_METHODS, Method, Stage, get_method
 from esupcon.models import Network, build_network
 from esupcon.spec import RunSpec, TrainSpec
@@ -146,19 +146,9 @@ class Run:
         return self.classifier.network
 
     @property
-    def prototypes(self) -> Tensor | None:
-        """The prototypes that are being trained; None if the head is linear."""
-        return self.network.head.weight if isinstance(self.network.head, PrototypeHead) else None
-
-    @property
     def out(self) -> Path | None:
         """The folder of the run."""
         return None if self.folder is None else self.folder.path
-
-    @property
-    def augmentation(self) -> str:
-        """The name of the augmentation, not "auto"."""
-        return self.data.augmentation(self.spec.augmentation)
 
     def n_steps(self, stage: Stage) -> int:
         """Return the number of optimiser steps of a stage."""
@@ -522,6 +512,7 @@ class RunFolder:
     def claim(self, spec: RunSpec, about: Mapping[str, Any], *, overwrite: bool = False) -> None:
         """Reserve the folder for this run. Raise a ValueError that names the difference if it holds another one."""
         self.files.claim()
+        self.key = spec.key
         if overwrite:
             self.files.clear()
         elif (self.path / RUN_FILE).exists():
@@ -531,9 +522,7 @@ class RunFolder:
                 changed.append(f"device was {stored.get('device')}, now {about['device']}")
             if changed:
                 raise ValueError(f"{self.path} holds another run: {'; '.join(changed)}. {START_OVER}")
-            self.key = spec.key
             return
-        self.key = spec.key
         record = {"key": spec.key, "spec": spec.model_dump(mode="json"), **about, "versions": versions()}
         write_sealed_json(self.path / RUN_FILE, record)
 
@@ -541,9 +530,9 @@ class RunFolder:
         """Save a checkpoint and keep the one before it."""
         name = f"checkpoint-{number:09d}.pt"
         older = [entry for entry in self._entries() if entry["file"] != name][:1]
-        entry = {"file": name, "sha256": write_state(self.path / name, state)}
-        write_sealed_json(self.path / CHECKPOINT_INDEX, {"key": self.key, "checkpoints": [entry, *older]})
-        self._remove_all_but({entry["file"] for entry in (entry, *older)})
+        kept = [{"file": name, "sha256": write_state(self.path / name, state)}, *older]
+        write_sealed_json(self.path / CHECKPOINT_INDEX, {"key": self.key, "checkpoints": kept})
+        self.clear_checkpoints(kept)
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
         """Return the newest checkpoint that is undamaged; None if there is none."""
@@ -554,10 +543,13 @@ class RunFolder:
                 self.log(f"{error}; using the checkpoint before it.")
         return None
 
-    def clear_checkpoints(self) -> None:
-        """Remove the checkpoints of a finished run."""
-        (self.path / CHECKPOINT_INDEX).unlink(missing_ok=True)
-        self._remove_all_but(set())
+    def clear_checkpoints(self, kept: Sequence[Mapping[str, str]] = ()) -> None:
+        """Remove the checkpoints, except those that are `kept`; a finished run keeps none."""
+        if not kept:
+            (self.path / CHECKPOINT_INDEX).unlink(missing_ok=True)
+        for path in self.path.glob(CHECKPOINTS):
+            if path.name not in {entry["file"] for entry in kept}:
+                path.unlink(missing_ok=True)
 
     def _stored(self) -> tuple[dict[str, Any], RunSpec]:
         path = self.path / RUN_FILE
@@ -584,11 +576,6 @@ class RunFolder:
             self.log(f"{path} belongs to another run. Starting over.")
             return []
         return [entry for entry in entries if Path(entry["file"]).match(CHECKPOINTS) and "/" not in entry["file"]]
-
-    def _remove_all_but(self, keep: set[str]) -> None:
-        for path in self.path.glob(CHECKPOINTS):
-            if path.name not in keep:
-                path.unlink(missing_ok=True)
 
 
 def write_state(path: Path, state: dict[str, Any]) -> str:
