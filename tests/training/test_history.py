@@ -70,7 +70,7 @@ def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoin
 
 def test_table_with_nan_is_refused_in_words() -> None:
     x = np.full((40, 4), np.nan, np.float32)
-    with pytest.raises(ValueError, match="finite .*NaN or inf"):
+    with pytest.raises(ValueError, match=r"finite .*NaN or inf"):
         fit(TrainSpec(encoder="mlp", epochs=2), TrainData(x, np.arange(40) % 2, 2), log=lambda line: None)
 
 

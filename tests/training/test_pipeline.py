@@ -181,7 +181,7 @@ def test_foreign_file_under_a_name_of_ours_is_refused(name: str, overwrite: bool
     file = tmp_path / "out" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")
-    with pytest.raises(ValueError, match=f"files that esupcon did not write: {name}"):
+    with pytest.raises(ValueError, match=f"files or links that esupcon did not write: {name}"):
         run(source, tmp_path / "out", overwrite=overwrite)
     assert file.read_text() == "mine"
     assert sorted(path.name for path in (tmp_path / "out").rglob("*") if path.is_file()) == [file.name]
@@ -196,7 +196,7 @@ def test_symbolic_link_is_not_followed(name: str, source: Path, tmp_path: Path) 
     (out / name).parent.mkdir(exist_ok=True)
     (out / name).unlink(missing_ok=True)
     (out / name).symlink_to(target)
-    with pytest.raises(ValueError, match=f"symbolic links where files of ours go: {name}"):
+    with pytest.raises(ValueError, match=f"files or links that esupcon did not write: {name}"):
         run(source, out)
     assert target.read_text() == "mine"
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from esupcon import functional as F
 from esupcon.functional import Anchors
@@ -148,14 +146,21 @@ def cached_backward(
         outputs: dict[str, Tensor] = module(pieces[piece])
         return outputs
 
+    def restore_statistics() -> None:
+        for buffer, before in statistics:
+            buffer.copy_(before)
+
     pieces = views.split(n_rows)
-    with torch.no_grad(), _frozen_statistics(module):
-        encoded = [encode(piece) for piece in range(len(pieces))]
+    statistics = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        with torch.no_grad():
+            encoded = [encode(piece) for piece in range(len(pieces))]
+    finally:
+        restore_statistics()  # the second pass updates them
     leaves = {name: torch.cat([part[name] for part in encoded]).requires_grad_() for name in encoded[0]}
     loss_of(leaves).backward()
     # A term that detaches its output leaves no gradient.
     gradients = {name: leaf.grad.split(n_rows) for name, leaf in leaves.items() if leaf.grad is not None}
-    statistics = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
         for piece in range(len(pieces)):
             outputs = encode(piece)
@@ -164,25 +169,5 @@ def cached_backward(
                 own = [gradients[name][piece].to(outputs[name].dtype) for name in names]
                 torch.autograd.backward([outputs[name] for name in names], own)
     except BaseException:
-        for buffer, before in statistics:
-            buffer.copy_(before)
+        restore_statistics()
         raise
-
-
-@contextmanager
-def _frozen_statistics(module: nn.Module) -> Iterator[None]:
-    """Keep the running statistics of batch normalisation; the second pass updates them."""
-    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.training]
-    before = [
-        (layer.momentum, None if layer.num_batches_tracked is None else layer.num_batches_tracked.clone())
-        for layer in layers
-    ]
-    for layer in layers:
-        layer.momentum = 0.0
-    try:
-        yield
-    finally:
-        for layer, (momentum, count) in zip(layers, before, strict=True):
-            layer.momentum = momentum
-            if count is not None and layer.num_batches_tracked is not None:
-                layer.num_batches_tracked.copy_(count)

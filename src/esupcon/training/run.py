@@ -95,7 +95,6 @@ class Fitted:
     precision_reason: str
     batch_size: int
     device: str
-    seconds: float
 
     @property
     def spec(self) -> TrainSpec:
@@ -131,7 +130,7 @@ class Run:
     best_state: dict[str, Tensor] | None = None
 
     def __post_init__(self) -> None:
-        self.started = self.last_save = time.monotonic()
+        self.last_save = time.monotonic()
         self.monitors = [Monitor(self)]
         self.resumed_state: dict[str, Any] | None = None  # of a checkpoint inside a stage, until that stage begins
 
@@ -326,7 +325,6 @@ class Run:
             precision_reason=self.precision_reason,
             batch_size=self.plan.batch_size,
             device=self.fabric.device.type,
-            seconds=time.monotonic() - self.started,
         )
 
 
