@@ -9,7 +9,7 @@ import pytest
 from small_grid import small_plan, task
 
 from esupcon.experiments.executors import Event, Task
-from esupcon.experiments.grid import GridState, estimate, run_grid, shared_encoders, status
+from esupcon.experiments.grid import GridState, run_grid, seconds_left, shared_encoders, status
 from esupcon.experiments.plan import Plan, make_plan
 from esupcon.experiments.store import Store
 from esupcon.experiments.worker import compute
@@ -362,11 +362,13 @@ def test_status(plan: Plan, store: Store) -> None:
     assert table.n_runs == 6
 
 
-def test_cost_of_runs() -> None:
-    rows = make_plan("full", "smoke", methods=("ce", "supcon_ce", "supcon_ce_n"), seeds=(0,)).rows
-    ce, supcon_ce, supcon_ce_n = estimate(rows, measure=True).values()
-    assert ce is not None
-    assert 0 < ce < 60
-    assert supcon_ce == pytest.approx(ce * (1 + 0.2 / 3))
-    assert supcon_ce_n == pytest.approx(ce * 0.2 / 3), "it shares the encoder"
-    assert set(estimate(rows).values()) == {None}, "nothing finished, nothing measured"
+def test_time_left_comes_from_finished_runs(store: Store) -> None:
+    plan = make_plan("full", "smoke", methods=("ce", "supcon_ce", "supcon_ce_n"), seeds=(0,))
+    ce, supcon_ce, supcon_ce_n = plan.rows
+    assert seconds_left(plan.rows, []) is None, "nothing has finished"
+    store_quickly(store, task(store, ce))
+    run = store.read(ce.key)
+    assert seconds_left([ce], [run]) == pytest.approx(run.seconds)
+    assert seconds_left([supcon_ce], [run]) == pytest.approx(run.seconds * (1 + 0.2 / 3))
+    both = seconds_left([supcon_ce, supcon_ce_n], [run])
+    assert both == pytest.approx(run.seconds * (1 + 0.4 / 3)), "the second one shares the encoder"

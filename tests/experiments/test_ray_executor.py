@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,20 +27,29 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`ray start --head`, in its own processes."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """Start a cluster in a session of its own and end only that: `ray stop` would end every cluster of this user.
+
+    A driver whose cluster disappears exits, so `ray stop` would also end other processes that run these tests.
+    """
     place = tmp_path_factory.mktemp("r")
-    command = [str(Path(sys.executable).with_name("ray"))]
     here = os.pathsep.join([*(str(Path(__file__).parents[n]) for n in (0, 1)), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": here.rstrip(os.pathsep), "RAY_DISABLE_IMPORT_WARNING": "1"}
-    started = subprocess.run(
-        [*command, "start", "--head", "--port=0", "--node-ip-address=127.0.0.1", "--num-cpus=2", "--num-gpus=0",
-         "--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={place}", "--object-store-memory=99999999"],
-        capture_output=True, text=True, env=environment, timeout=120, check=False,
-    )  # fmt: skip
-    assert started.returncode == 0, started.stdout + started.stderr
-    yield (place / "ray_current_cluster").read_text().strip()
-    subprocess.run([*command, "stop", "--force"], capture_output=True, timeout=60, check=False)
+    command = [
+        str(Path(sys.executable).with_name("ray")), "start", "--head", "--port=0", "--node-ip-address=127.0.0.1",
+        "--num-cpus=2", "--num-gpus=0", "--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={place}",
+        "--object-store-memory=99999999",
+    ]  # fmt: skip
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": environment, "start_new_session": True}
+    with subprocess.Popen(command, text=True, **options) as start:  # type: ignore[call-overload]
+        try:
+            output, _ = start.communicate(timeout=120)
+            assert start.returncode == 0, output
+            yield (place / "ray_current_cluster").read_text().strip(), start.pid
+        finally:
+            for process in processes_of(start.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -49,23 +59,22 @@ def store(tmp_path: Path) -> Store:
     return made
 
 
-def busy_workers() -> list[int]:
-    """Return the processes that compute a run: Ray gives them the name of the function."""
+def processes_of(session: int, title: str = "") -> list[int]:
+    """Return the processes of a session whose command line starts with a title."""
     found = []
     for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                if (process / "cmdline").read_bytes().startswith(b"ray::compute_remotely"):
-                    found.append(int(process.name))
-            except OSError:
-                continue
+        with suppress(OSError, ValueError):
+            pid = int(process.name)
+            if os.getsid(pid) == session and (process / "cmdline").read_bytes().startswith(title.encode()):
+                found.append(pid)
     return found
 
 
 def test_grid_survives_the_death_of_a_worker_and_imports_nothing_from_the_current_folder(
-    address: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: tuple[str, int], store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both in one grid: a worker of Ray takes seconds to start."""
+    address, session = cluster
     plan = small_plan(tmp_path, n_seeds=3, epochs=40)
     hostile = tmp_path / "hostile"
     hostile.mkdir()
@@ -75,10 +84,11 @@ def test_grid_survives_the_death_of_a_worker_and_imports_nothing_from_the_curren
     killed: list[int] = []
 
     def kill_once(state: GridState) -> None:
-        workers = busy_workers()
-        if not killed and state.n_done >= 1 and workers:
-            os.kill(workers[0], signal.SIGKILL)
-            killed.append(workers[0])
+        if not killed and state.n_done >= 1:
+            for worker in processes_of(session, "ray::compute_remotely")[:1]:
+                with suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGKILL)
+                    killed.append(worker)
 
     try:
         executor = RayExecutor(address)
@@ -95,7 +105,8 @@ def test_grid_survives_the_death_of_a_worker_and_imports_nothing_from_the_curren
     assert not list((store.root / "work").iterdir())
 
 
-def test_failures_locks_and_stopping(address: str, store: Store, tmp_path: Path) -> None:
+def test_failures_locks_and_stopping(cluster: tuple[str, int], store: Store, tmp_path: Path) -> None:
+    address, _ = cluster
     first, second = small_plan(tmp_path, n_seeds=1, epochs=100_000).rows
     absent = first.with_spec(first.spec.model_copy(update={"source": str(tmp_path / "absent.npz"), "content": "0"}))
     try:

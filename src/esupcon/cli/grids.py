@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from esupcon._console import count, duration, progress_bar, usable_cores
+from esupcon._console import count, duration, progress_bar
 from esupcon._io import write_bytes
 from esupcon.cli import options
 from esupcon.cli.options import option
@@ -21,7 +21,6 @@ from esupcon.cli.output import answer, answer_json, complain, note, table
 from esupcon.cli.stopping import MISTAKE, PARTIAL, Stopped, Stopper
 from esupcon.experiments.executors import Executor, LocalExecutor, RayExecutor
 from esupcon.experiments.grid import GridState, resolve, run_grid, shared_encoders
-from esupcon.experiments.grid import estimate as estimate_seconds
 from esupcon.experiments.grid import status as store_status
 from esupcon.experiments.plan import Plan, make_plan, read_override, read_seeds, shipped
 from esupcon.experiments.store import Store
@@ -71,7 +70,6 @@ def reproduce(
         bool, option("Repeat stored runs of another version of torch.", _WHERE, "--recompute")
     ] = False,
     dry_run: Annotated[bool, option("List the runs and exit.", None, "--dry-run")] = False,
-    estimate: Annotated[bool, option("With --dry-run: time of each run on this machine.", None, "--estimate")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Compute the runs of a table of the paper, or of your own table.
@@ -88,12 +86,12 @@ def reproduce(
             seeds=read_seeds(seeds) if seeds else (),
             overrides=dict(read_override(text) for text in overrides or ()),
             allow_code=allow_code,
-            dry_run=dry_run or estimate,
+            dry_run=dry_run,
         )
         for name in tables
     ]
-    if dry_run or estimate:
-        _list(resolve(plans, data_dir, download=False)[0], Store(store), estimate, workers, as_json)
+    if dry_run:
+        _list(resolve(plans, data_dir, download=False)[0], Store(store), as_json)
         return
     if ray is not None:
         executor: Executor = RayExecutor(ray, cpus=cpus, gpus=gpus)
@@ -171,42 +169,29 @@ def _spread(shares: Sequence[float]) -> str:
     return f"{100 * statistics.fmean(shares):.1f}{deviation} (n={len(shares)})"
 
 
-def _list(plans: Sequence[Plan], store: Store, estimate: bool, workers: int | None, as_json: bool) -> None:
+def _list(plans: Sequence[Plan], store: Store, as_json: bool) -> None:
     entries = []
     for plan in plans:
-        share = plan.measure != "cost"
-        shared = shared_encoders(plan.rows) if share else {}
-        seconds = estimate_seconds(plan.rows, measure=True, share=share) if estimate else {}
+        shared = shared_encoders(plan.rows) if plan.measure != "cost" else {}
         for row in plan.rows:
             entry = {**row.model_dump(mode="json"), "stored": store.is_done(row.key)}
             entry["encoder_of"] = shared[row.key].key if row.key in shared else None
-            entries.append(entry | ({"estimated_seconds": seconds[row.key]} if estimate else {}))
+            entries.append(entry)
     if as_json:
         answer_json(entries)
         return
-    names = ["key", "table", "dataset", "setting", "method", "seed"]
-    columns = [*names, "paper, %", "encoder of", *(["time"] if estimate else [])]
-    rows = [[str(entry[name]) for name in names] for entry in entries[:_MAX_ROWS]]
-    for cells, entry in zip(rows, entries, strict=False):
-        cells += [
-            "–" if entry["paper_accuracy"] is None else f"{entry['paper_accuracy']:.2f}",
-            entry["encoder_of"] or "",
-        ]
-        if estimate:
-            time_needed = entry["estimated_seconds"]
-            cells.append("done" if entry["stored"] else "unknown" if time_needed is None else duration(time_needed))
-    answer(table(columns, rows))
+    names = ("key", "table", "dataset", "setting", "method", "seed")
+    rows = []
+    for entry in entries[:_MAX_ROWS]:
+        paper = entry["paper_accuracy"]
+        figure = "–" if paper is None else f"{paper:.2f}"
+        rows.append([*(str(entry[name]) for name in names), figure, entry["encoder_of"] or ""])
+    answer(table([*names, "paper, %", "encoder of"], rows))
     if len(entries) > _MAX_ROWS:
         note(f"and {len(entries) - _MAX_ROWS} more; --json lists all of them.")
-    distinct = {entry["key"]: entry for entry in entries}.values()
-    line = f"{count(len(distinct), 'run')}, {sum(entry['stored'] for entry in distinct)} of them stored."
-    if estimate:
-        slots = workers or usable_cores()
-        costs = [entry["estimated_seconds"] for entry in distinct if not entry["stored"]]
-        known = [cost for cost in costs if cost is not None]
-        line += f" The rest takes about {duration(sum(known) / slots)} here with {slots} at once"
-        line += f", plus {len(costs) - len(known)} on data of unknown size." if len(known) < len(costs) else "."
-    note(line)
+    distinct = {entry["key"]: entry for entry in entries}
+    n_stored = sum(entry["stored"] for entry in distinct.values())
+    note(f"{count(len(distinct), 'run')}, {n_stored} of them stored.")
 
 
 def status(

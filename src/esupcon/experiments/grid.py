@@ -361,16 +361,15 @@ def status(store: Store) -> tuple[list[TableStatus], list[str]]:
 
 # --- Cost ------------------------------------------------------------------------------------------------------------
 
-# Training samples and image shape of the named sets.
-_SIZES: Mapping[str, tuple[int, tuple[int, int, int]]] = {
-    "digits": (1437, (1, 8, 8)),
-    "cifar10": (50_000, (3, 32, 32)),
-    "cifar100": (50_000, (3, 32, 32)),
-    "tiny_imagenet": (100_000, (3, 32, 32)),
-    "caltech256": (256 * 60, (3, 64, 64)),
+# Training samples of the named sets.
+_SIZES: Mapping[str, int] = {
+    "digits": 1437,
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "tiny_imagenet": 100_000,
+    "caltech256": 256 * 60,
 }
 _FORWARD_SHARE = 1 / 3  # of a training step: what a frozen encoder costs
-_PROBE_IMAGES, _PROBE_ROUNDS = 16, 3
 
 
 def shared_encoders(rows: Sequence[Row]) -> dict[str, Row]:
@@ -386,46 +385,26 @@ def shared_encoders(rows: Sequence[Row]) -> dict[str, Row]:
     }
 
 
-def estimate(
-    rows: Sequence[Row], finished: Iterable[StoredRun] = (), *, measure: bool = False, share: bool = True
-) -> dict[str, float | None]:
-    """Return the seconds that each run takes, by key; None if it cannot be told.
-
-    The rate of an encoder is that of finished runs; without any, `measure` measures some training steps of it, for
-    named data sets. `share`: runs share first stages, as in a grid of local processes.
-    """
-    shared = shared_encoders(rows) if share else {}
-    known: dict[str, list[float]] = {}
+def seconds_left(rows: Sequence[Row], finished: Iterable[StoredRun]) -> float | None:
+    """Return the seconds that runs take at the rates of finished runs with the same encoder; None if one is unknown."""
+    rates: dict[str, list[float]] = {}
     for run in finished:
         if images := _images_seen(run.spec):
-            known.setdefault(run.spec.train.encoder, []).append(run.seconds / images)
-    rates: dict[tuple[str, tuple[int, int, int], int], float] = {}
-    seconds: dict[str, float | None] = {}
+            rates.setdefault(run.spec.train.encoder, []).append(run.seconds / images)
+    shared, total = shared_encoders(rows), 0.0
     for row in rows:
-        spec, encoder = row.spec, row.spec.train.encoder
-        images, rate = _images_seen(spec, reuses_first_stage=row.key in shared), None
-        if encoder in known:
-            rate = statistics.fmean(known[encoder])
-        elif measure and spec.source in _SIZES:
-            shape, side = _SIZES[spec.source][1], spec.data.image_size
-            place = (encoder, (shape[0], side, side) if isinstance(side, int) else shape, spec.train.threads or 1)
-            rate = rates[place] = rates.get(place) or _seconds_per_image(*place)
-        seconds[row.key] = None if images is None or rate is None else images * rate
-    return seconds
-
-
-def seconds_left(rows: Sequence[Row], finished: Iterable[StoredRun], workers: int = 1) -> float | None:
-    """Return the seconds that runs take at the rate of finished ones; None if a rate is unknown."""
-    costs = estimate(rows, finished).values()
-    known = [seconds for seconds in costs if seconds is not None]
-    return sum(known) / workers if len(known) == len(costs) else None
+        images = _images_seen(row.spec, reuses_first_stage=row.key in shared)
+        if images is None or row.spec.train.encoder not in rates:
+            return None
+        total += images * statistics.fmean(rates[row.spec.train.encoder])
+    return total
 
 
 def _images_seen(spec: RunSpec, *, reuses_first_stage: bool = False) -> float | None:
     """Return how many images a run trains on in all epochs, in units of full training steps; None if unknown."""
     n: float | None = spec.n_train
     if n is None and spec.source in _SIZES:
-        n = _SIZES[spec.source][0] * (1.0 if spec.imbalance_rate is None else (1 + spec.imbalance_rate) / 2)
+        n = _SIZES[spec.source] * (1.0 if spec.imbalance_rate is None else (1 + spec.imbalance_rate) / 2)
     if n is not None:
         n *= 1 - spec.validation_fraction
     train = spec.train
@@ -439,27 +418,3 @@ def _images_seen(spec: RunSpec, *, reuses_first_stage: bool = False) -> float | 
         return images  # a custom method that this process does not know: most have one stage
     stages = METHODS[train.method].stages[reuses_first_stage:]
     return sum(images * stage.epochs * (1.0 if "encoder" in stage.trains else _FORWARD_SHARE) for stage in stages)
-
-
-def _seconds_per_image(encoder: str, shape: tuple[int, int, int], threads: int) -> float:
-    """Measure the forward and backward pass of the encoder for one image in its two views."""
-    import torch  # noqa: PLC0415 - slow to import
-
-    from esupcon.models import build_encoder  # noqa: PLC0415
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        network = build_encoder(encoder, input_shape=shape).to(device).train()
-        views = torch.rand(2 * _PROBE_IMAGES, *shape, device=device).contiguous(memory_format=torch.channels_last)
-        times = []
-        for _ in range(_PROBE_ROUNDS + 1):
-            started = time.perf_counter()
-            network(views).square().mean().backward()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - started)
-    finally:
-        torch.set_num_threads(before)
-    return statistics.median(times[1:]) / _PROBE_IMAGES

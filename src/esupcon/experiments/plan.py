@@ -14,6 +14,7 @@ import re
 import sys
 import tomllib
 import types
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -70,6 +71,11 @@ class Column(_Record):
     paper_ece: dict[str, float] = Field({}, description="a share, by method")
 
     @property
+    def place(self) -> tuple[str, str]:
+        """The data set and the setting, which identify a column."""
+        return self.dataset, self.setting
+
+    @property
     def scenario(self) -> Settings:
         """The fields of the scenario that this column sets."""
         return {name: value for name in _SCENARIO if (value := getattr(self, name)) is not None}
@@ -102,13 +108,12 @@ class Table(_Record):
 
     @model_validator(mode="after")
     def _check_columns_and_grid(self) -> Table:
-        places = [(column.dataset, column.setting) for column in self.columns]
-        double = next((place for place in places if places.count(place) > 1), None)
-        if double is not None:
-            raise ValueError(f"two columns are called {' '.join(double)}; give each its own setting")
-        empty = next((axis for axis, values in self.grid.items() if not values), None)
-        if empty is not None:
-            raise ValueError(f"the axis {empty} of the grid has no values")
+        (place, n), *_ = Counter(column.place for column in self.columns).most_common()
+        if n > 1:
+            raise ValueError(f"two columns are called {' '.join(place)}; give each its own setting")
+        for axis, values in self.grid.items():
+            if not values:
+                raise ValueError(f"the axis {axis} of the grid has no values")
         return self
 
 
@@ -213,17 +218,15 @@ def _read_plugins(table: Table, path: Path | None) -> tuple[Plugin, ...]:
     folder = (path or Path()).parent
     plugins = []
     for name in table.modules:
-        file = folder / name
-        if file.suffix != ".py" or not file.is_file() or file.stat().st_size > _MAX_FILE_BYTES:
-            raise FileNotFoundError(f"table {table.name} names the module {name}; {file} is not a Python file.")
+        file, what = folder / name, f"table {table.name} names the module {name}"
         if not file.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(
-                f"table {table.name} names the module {name}, which lies outside its folder. Move it there."
-            )
+            raise ValueError(f"{what}, which lies outside its folder. Move it there.")
+        if file.suffix != ".py" or not file.is_file() or file.stat().st_size > _MAX_FILE_BYTES:
+            raise FileNotFoundError(f"{what}; {file} is not a Python file.")
         try:
             plugins.append(Plugin(name=file.stem, path=str(file), text=file.read_text(encoding="utf-8")))
         except UnicodeDecodeError as error:
-            raise ValueError(f"{file} must be a Python file in UTF-8: {error}.") from None
+            raise ValueError(f"{what}, which must be in UTF-8: {error}.") from None
     return tuple(plugins)
 
 
@@ -306,7 +309,14 @@ def make_plan(
         for plugin in plugins:
             plugin.execute()
     change = scale.table.get(about.name, TableChange())
-    columns = _columns(about, change)
+    printed = {column.place: column for column in about.columns}
+    columns = list(about.columns)
+    if change.columns:
+        columns = []
+        for entry in change.columns:
+            original = printed.get((entry.get("dataset", ""), entry.get("setting", "full")))
+            content = {**(original.model_dump() if original else {}), **entry}
+            columns.append(_validated(Column, content, f"a column of {about.name} in the profile"))
     datasets = _choose(datasets, [column.dataset for column in columns], "data set")
     settings = _choose(settings, [column.setting for column in columns], "setting")
     columns = [column for column in columns if column.dataset in datasets and column.setting in settings]
@@ -336,6 +346,8 @@ def make_plan(
         )
         what = f"table {about.name}, profile {scale.name}"
         spec = _spec(column.dataset, {name: value for layer in layers for name, value in layer.items()}, plugins, what)
+        original = printed.get(column.place)
+        is_reduced = original is not None and spec.n_train not in (None, original.n_train)
         words = [column.setting if not point or column.setting != "full" else "", _listing(point)]
         row = {
             "table": about.name,
@@ -345,7 +357,7 @@ def make_plan(
             "method": method,
             "seed": seed,
             "spec": spec,
-            "reduced": _reduced(about, column, spec),
+            "reduced": f"{spec.n_train:,} samples" if is_reduced else None,
             "grid": point,
             "paper_accuracy": column.paper_accuracy.get(method),
             "paper_ece": column.paper_ece.get(method),
@@ -361,15 +373,6 @@ def make_plan(
     )
 
 
-def _columns(table: Table, change: TableChange) -> list[Column]:
-    known = {(column.dataset, column.setting): column.model_dump() for column in table.columns}
-    columns = []
-    for entry in change.columns:
-        original = known.get((entry.get("dataset", ""), entry.get("setting", "full")), {})
-        columns.append(_validated(Column, {**original, **entry}, f"a column of {table.name} in the profile"))
-    return columns or list(table.columns)
-
-
 def _choose(wanted: Collection[str], known: Collection[str], word: str) -> Collection[str]:
     """Return what is wanted, by default all; raise if something is not known."""
     unknown = [one for one in wanted if one not in known]
@@ -382,40 +385,28 @@ def _check_overrides(overrides: Mapping[str, Any], grid: Mapping[str, Any], colu
     """Refuse a setting that would be ignored, or that would make runs differ from the title of their cell."""
     for name in overrides:
         if name in _DECIDED:
-            raise ValueError(f"{name} cannot be set: the plan decides it for each run. Use {_DECIDED[name]}.")
-        if name in grid:
-            raise ValueError(f"{name} cannot be set: the table is run at several values of it ({grid[name]}).")
-        if name != "n_train" and len({column.scenario.get(name) for column in columns if name in _SCENARIO}) > 1:
-            raise ValueError(
-                f"{name} cannot be set: the columns of the table differ in it. Use --setting to choose one."
-            )
+            reason = f"the plan decides it for each run. Use {_DECIDED[name]}."
+        elif name in grid:
+            reason = f"the table is run at several values of it ({grid[name]})."
+        elif name != "n_train" and len({column.scenario.get(name) for column in columns}) > 1:
+            reason = "the columns of the table differ in it. Use --setting to choose one."
+        else:
+            continue
+        raise ValueError(f"{name} cannot be set: {reason}")
 
 
 def _listing(settings: Settings) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def _reduced(table: Table, column: Column, spec: RunSpec) -> str | None:
-    """Return how a run has fewer samples than the paper's column, if it has."""
-    place = (column.dataset, column.setting)
-    original = next((one for one in table.columns if (one.dataset, one.setting) == place), None)
-    changed = original is not None and spec.n_train not in (None, original.n_train)
-    return f"{spec.n_train:,} samples" if changed else None
-
-
 def _spec(source: str, settings: Settings, plugins: Sequence[Plugin], what: str) -> RunSpec:
-    run: Settings = {"source": source, "plugins": {plugin.name: plugin.sha256 for plugin in plugins}}
-    run["data"], run["train"] = {}, {}
-    for name, value in settings.items():
-        if name in _RUN_SETTINGS:
-            run[name] = value
-        elif name in _DATA_SETTINGS:
-            run["data"][name] = value
-        elif name in TrainSpec.model_fields:
-            run["train"][name] = value
-        else:
-            known = ", ".join(sorted({*TrainSpec.model_fields, *_RUN_SETTINGS, *_DATA_SETTINGS} - set(_DECIDED)))
-            raise ValueError(f"{what}: unknown setting {name!r}; choose from {known}.")
+    known = {*TrainSpec.model_fields, *_RUN_SETTINGS, *_DATA_SETTINGS}
+    if unknown := settings.keys() - known:
+        choices = ", ".join(sorted(known - _DECIDED.keys()))
+        raise ValueError(f"{what}: unknown setting {min(unknown)!r}; choose from {choices}.")
+    places = {"run": _RUN_SETTINGS, "data": _DATA_SETTINGS, "train": known - {*_RUN_SETTINGS, *_DATA_SETTINGS}}
+    parts = {place: {n: value for n, value in settings.items() if n in names} for place, names in places.items()}
+    run = {"source": source, **parts.pop("run"), **parts, "plugins": {one.name: one.sha256 for one in plugins}}
     try:
         return RunSpec.read(run)  # methods are checked before; those of a module that is not executed are unknown
     except ValidationError as error:
