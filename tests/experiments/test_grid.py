@@ -117,34 +117,24 @@ def test_run_in_two_plans_is_computed_once(plan: Plan, store: Store) -> None:
     assert len(executor.submitted) == len(plan.rows)
 
 
-def test_failed_run_is_repeated_once(plan: Plan, store: Store) -> None:
+@pytest.mark.parametrize(
+    ("errors", "permanent", "n_attempts"), [(["one"], False, 2), (["one", "two"], False, 2), (["one"], True, 1)]
+)
+def test_failed_run_is_repeated_once_and_the_others_continue(
+    plan: Plan, store: Store, errors: list[str], permanent: bool, n_attempts: int
+) -> None:
     row = plan.rows[2]
-    executor = Scripted(store, script={row.key: [Event(key=row.key, kind="failed", error="lost")]})
+    failures = [Event(key=row.key, kind="failed", error=error, permanent=permanent) for error in errors]
+    executor = Scripted(store, script={row.key: failures})
     state, lines = run(plan, store, executor)
-    assert state.is_complete
-    assert executor.submitted.count(row.key) == 2
-    assert f"{row.name} failed and is repeated once: lost" in lines
-    assert store.failure(row.key) is None
-
-
-def test_run_that_fails_twice_is_listed_and_the_others_continue(plan: Plan, store: Store) -> None:
-    key = plan.rows[0].key
-    failures = [Event(key=key, kind="failed", error=error) for error in ("one", "two")]
-    state, _ = run(plan, store, Scripted(store, script={key: failures}))
-    assert state.failed == {key: "two"}
-    assert state.n_done == len(plan.rows) - 1
-    assert store.failure(key) == "two"
+    expected = errors[-1] if len(errors) == n_attempts else None
+    assert (state.failed.get(row.key), store.failure(row.key)) == (expected, expected)
+    assert state.n_done == len(plan.rows) - len(state.failed)
+    assert executor.submitted.count(row.key) == n_attempts
+    assert (f"{row.name} failed and is repeated once: one" in lines) == (not permanent)
     again, _ = run(plan, store, Scripted(store))
     assert again.is_complete
-    assert again.finished == [key]
-
-
-def test_permanent_failure_is_not_repeated(plan: Plan, store: Store) -> None:
-    key = plan.rows[0].key
-    executor = Scripted(store, script={key: [Event(key=key, kind="failed", error="wrong path", permanent=True)]})
-    state, _ = run(plan, store, executor)
-    assert state.failed == {key: "wrong path"}
-    assert executor.submitted.count(key) == 1
+    assert again.finished == list(state.failed), "the next command tries it again"
 
 
 def test_full_disk_ends_the_grid(plan: Plan, store: Store) -> None:

@@ -16,7 +16,7 @@ import pytest
 from small_grid import small_plan, task
 
 from esupcon._console import usable_cores
-from esupcon.experiments.executors import Event, LocalExecutor
+from esupcon.experiments.executors import Event, LocalExecutor, _Worker
 from esupcon.experiments.grid import GridState, run_grid
 from esupcon.experiments.plan import Plan
 from esupcon.experiments.store import Store
@@ -218,16 +218,21 @@ def test_worker_whose_driver_dies_saves_and_exits(store: Store, tmp_path: Path) 
     assert store.state(plan.rows[0].key) == "begun"
 
 
-def test_process_that_cannot_start_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Store) -> None:
+@pytest.mark.parametrize("ends_before_it_has_a_task", [True, False])
+def test_process_that_cannot_start_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Store, ends_before_it_has_a_task: bool
+) -> None:
     plan = small_plan(tmp_path)
+    if ends_before_it_has_a_task:
+        give = _Worker.give
+        monkeypatch.setattr(_Worker, "give", lambda self, task: self._reader.join() or give(self, task))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "pydantic.py").write_text("raise SystemExit('no memory')")
     executor = LocalExecutor(1)
     executor.submit(task(store, plan.rows[0]))
     events: list[Event] = []
-    while not events:
-        events = executor.events(1.0)
+    wait_for(lambda: events.extend(executor.events(1.0)) or events)
     executor.close()
     assert (events[0].kind, events[0].permanent) == ("failed", False)
     assert events[0].error == "its process ended with code 1: no memory"

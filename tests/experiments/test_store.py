@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
@@ -72,7 +71,7 @@ def test_damage_is_named_and_costs_one_run(store: Store, key: str, content: str)
         store.read(key)
     assert "\n" not in str(refusal.value)
     contents = read_contents(store.root)
-    assert list(contents.runs) == ["0" * 12] or len(contents.runs) == 1
+    assert len(contents.runs) == 1
     assert [problem.startswith(f"run {key} is left out: ") for problem in contents.problems] == [True]
     aside = store.set_aside(key)
     assert (aside / RESULT_FILE).read_text() == content
@@ -113,30 +112,6 @@ def test_states(store: Store, key: str, tmp_path: Path) -> None:
     store.finish(key, store.work_folder(key))
     assert store.state(key) == "done"
     assert store.failure(key) is None
-
-
-def test_one_thread_at_a_time_holds_a_lock(store: Store) -> None:
-    inside, most, counting = 0, 0, threading.Lock()
-    n_held = 0
-
-    def hold() -> None:
-        nonlocal inside, most, n_held
-        with store.locked("k") as held:
-            if held:
-                with counting:
-                    inside += 1
-                    n_held += 1
-                    most = max(most, inside)
-                with counting:
-                    inside -= 1
-
-    threads = [threading.Thread(target=hold) for _ in range(30)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == 1
-    assert n_held
 
 
 def test_same_plan_again_is_stored_once(store: Store, finished: tuple[Store, Plan]) -> None:

@@ -15,25 +15,18 @@ import time
 import uuid
 from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
-from typing import Annotated, Any, Literal, Protocol
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from typing import Any, Literal, Protocol
 
 from esupcon._console import usable_cores
 from esupcon._io import write_bytes
-from esupcon.experiments.plan import Plugin
+from esupcon.experiments.plan import Plugin, Record, Spec
 from esupcon.experiments.store import Store
-from esupcon.spec import RunSpec
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Task(_Message):
+class Task(Record):
     """A run to compute, with everything that a worker needs besides its specification."""
 
-    spec: Annotated[RunSpec, BeforeValidator(lambda value: RunSpec.read(value) if isinstance(value, dict) else value)]
+    spec: Spec
     store: str
     data_dir: str | None = None
     keep_models: bool = False
@@ -46,7 +39,7 @@ class Task(_Message):
         return self.spec.key
 
 
-class Event(_Message):
+class Event(Record):
     """What happened to a task.
 
     `running_elsewhere`: another command computes it. `permanent`: another attempt would fail, too. `disk_full`: so
@@ -144,6 +137,8 @@ class _Worker:
     def __init__(self, environment: dict[str, str], events: SimpleQueue[Event]) -> None:
         self.task: Task | None = None
         self._stopped = False
+        self._end: Event | None = None  # what to report of a task after the process has ended
+        self._lock = threading.Lock()  # the process may end at the moment in which it is given a task
         self._events = events
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
         # -P: nothing is imported from the current folder. A session of its own: Ctrl-C reaches only the driver, which
@@ -157,6 +152,8 @@ class _Worker:
             env=environment,
             start_new_session=True,
         )
+        assert self.process.stdin is not None
+        self._input = self.process.stdin
         self._reader = threading.Thread(target=self._read_events, daemon=True)
         self._reader.start()
 
@@ -166,17 +163,17 @@ class _Worker:
         return self._stopped or self.process.poll() is not None
 
     def give(self, task: Task) -> None:
-        self.task = task
-        assert self.process.stdin is not None
+        with self._lock:
+            self.task = task
+            self._report_end()
         with suppress(BrokenPipeError):  # the process has died, which `_read_events` reports
-            self.process.stdin.write(task.model_dump_json() + "\n")
-            self.process.stdin.flush()
+            self._input.write(task.model_dump_json() + "\n")
+            self._input.flush()
 
     def close_input(self) -> None:
         """Tell the process to save and exit, which it does when its input ends."""
-        assert self.process.stdin is not None
         with suppress(BrokenPipeError):
-            self.process.stdin.close()
+            self._input.close()
 
     def end(self, deadline: float) -> None:
         self.close_input()
@@ -196,20 +193,25 @@ class _Worker:
                     self.task, self._stopped = None, event.kind == "stopped"
                 self._events.put(event)
             code = self.process.wait()
-            task, self.task = self.task, None
-            if task is not None and code == -signal.SIGTERM:  # it came before the process could handle it
-                self._events.put(Event(key=task.key, kind="stopped"))
-            elif task is not None:
-                self._events.put(Event(key=task.key, kind="failed", error=self._cause_of_end(code)))
+            if code == -signal.SIGTERM:  # it came before the process could handle it
+                end = Event(key="", kind="stopped")
+            elif code < 0:
+                hint = " (the system may have run out of memory)" if code == -signal.SIGKILL else ""
+                name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
+                end = Event(key="", kind="failed", error=f"its process was ended by {name}{hint}")
+            else:
+                self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 10_000))
+                printed = self._errors.read().decode(errors="replace").strip().split("\n")[-1]
+                error = f"its process ended with code {code}" + (f": {printed}" if printed else "")
+                end = Event(key="", kind="failed", error=error)
+        with self._lock:
+            self._end = end
+            self._report_end()
 
-    def _cause_of_end(self, code: int) -> str:
-        if code < 0:
-            hint = " (the system may have run out of memory)" if code == -signal.SIGKILL else ""
-            name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
-            return f"its process was ended by {name}{hint}"
-        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 10_000))
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        return ": ".join([f"its process ended with code {code}", *[line for line in lines if line.strip()][-1:]])
+    def _report_end(self) -> None:
+        if self.task is not None and self._end is not None:
+            self._events.put(self._end.model_copy(update={"key": self.task.key}))
+            self.task = None
 
 
 # --- Ray -------------------------------------------------------------------------------------------------------------
@@ -237,7 +239,12 @@ class RayExecutor:
         self._started_here = not self._ray.is_initialized()
         if self._started_here:
             _connect(self._ray, address)
-        self.slots = _slots(self._ray.cluster_resources(), cpus, gpus)
+        has, wanted = self._ray.cluster_resources(), {"CPU": cpus, "GPU": gpus}
+        self.slots = int(min((has.get(name, 0.0) / n for name, n in wanted.items() if n > 0), default=1))
+        if self.slots < 1:
+            amounts = "{:g} CPUs and {:g} GPUs".format
+            found = amounts(has.get("CPU", 0), has.get("GPU", 0))
+            raise ValueError(f"a run asks for {amounts(cpus, gpus)}; the cluster has {found}. Ask for less.")
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": _MAX_RETRIES, "max_calls": 0}
         self._function = self._ray.remote(**options)(compute_remotely)
         self._tasks: dict[Any, Task] = {}
@@ -283,13 +290,16 @@ class RayExecutor:
             if event.kind == "finished":
                 store_files(task, files)
         except self._ray.exceptions.RayError as error:
-            reason = f"lost on the cluster: {' '.join(str(error).split())[:300]}"
-            return Event(key=task.key, kind="failed", error=reason)
+            return Event(key=task.key, kind="failed", error=f"lost on the cluster: {_one_line(error)[:300]}")
         except OSError as error:
             return Event(key=task.key, kind="failed", error=f"its result could not be stored: {error}")
         finally:
             self._locks.pop(task.key).close()
         return event
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _connect(ray: Any, address: str) -> None:
@@ -303,17 +313,7 @@ def _connect(ray: Any, address: str) -> None:
         with tempfile.TemporaryDirectory(prefix="esupcon-ray-") as empty, contextlib.chdir(empty):
             ray.init(**options)
     except (OSError, OverflowError, ValueError, RuntimeError) as error:
-        line = " ".join(str(error).split())
-        raise ConnectionError(f"there is no Ray cluster at {address}: {line}. Check the address.") from None
-
-
-def _slots(resources: dict[str, float], cpus: float, gpus: float) -> int:
-    fitting = [resources.get(name, 0.0) / wanted for name, wanted in (("CPU", cpus), ("GPU", gpus)) if wanted > 0]
-    slots = int(min(fitting, default=1))
-    if slots < 1:
-        has = f"{resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs"
-        raise ValueError(f"a run asks for {cpus:g} CPUs and {gpus:g} GPUs; the cluster has {has}. Ask for less.")
-    return slots
+        raise ConnectionError(f"there is no Ray cluster at {address}: {_one_line(error)}. Check the address.") from None
 
 
 def compute_remotely(message: str) -> tuple[str, dict[str, bytes]]:

@@ -103,9 +103,10 @@ def resolve(
     Return the plans, and for each run whose data cannot be read the reason, by key. Images are not decoded.
     """
     from esupcon.data import source_digest  # noqa: PLC0415 - slow to import
+    from esupcon.training.devices import choose_precision  # noqa: PLC0415 - slow to import
 
+    precision = ""
     digests: dict[str, str | Exception] = {}
-    precision: str | None = None
     resolved, unreadable = [], {}
     for plan in plans:
         rows = []
@@ -118,7 +119,7 @@ def resolve(
                 except (ValueError, OSError) as error:
                     digests[name] = error
             if spec.train.precision == "auto":
-                precision = precision or _precision()
+                precision = precision or choose_precision("auto")[0]
                 spec = spec.model_copy(update={"train": spec.train.model_copy(update={"precision": precision})})
             digest = digests[name]
             if isinstance(digest, str):
@@ -132,12 +133,6 @@ def resolve(
 
 def _data_name(row: Row) -> str:
     return f"{row.spec.source} {row.spec.data!r}"
-
-
-def _precision() -> str:
-    from esupcon.training.devices import choose_precision  # noqa: PLC0415 - imports torch
-
-    return choose_precision("auto")[0]
 
 
 class _Driver:

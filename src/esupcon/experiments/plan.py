@@ -47,17 +47,20 @@ def _file_name(value: str) -> str:
 Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 Name = Annotated[str, AfterValidator(_file_name)]
 Settings = dict[str, Any]
+Spec = Annotated[RunSpec, BeforeValidator(lambda value: RunSpec.read(value) if isinstance(value, dict) else value)]
 Number = Annotated[int, Field(gt=-(2**63), lt=2**63)]  # JSON also knows integers that no float can hold
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """An immutable record of known fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 # --- Tables and profiles ---------------------------------------------------------------------------------------------
 
 
-class Column(_Record):
+class Column(Record):
     """One setting of one data set. `setting` is its title in the table; by default it lists the scenario."""
 
     dataset: str = Field(min_length=1)
@@ -87,7 +90,7 @@ class Column(_Record):
         return self
 
 
-class Table(_Record):
+class Table(Record):
     """A table of results: its columns, its methods, and what the paper printed in it.
 
     `grid` lists values of training settings: every column is run at every combination of them. `modules` are Python
@@ -117,7 +120,7 @@ class Table(_Record):
         return self
 
 
-class TableChange(_Record):
+class TableChange(Record):
     """What a profile changes in one table.
 
     An entry of `columns` that names a column of the table (data set and setting) replaces the fields that it gives;
@@ -131,7 +134,7 @@ class TableChange(_Record):
     grid: dict[str, list[Any]] = {}
 
 
-class Profile(_Record):
+class Profile(Record):
     """The scale on which tables are run: settings for all runs (`train`), for a method, and for a table."""
 
     name: Name
@@ -187,7 +190,7 @@ def _validated(kind: type[Model], content: Mapping[str, Any], what: str) -> Mode
 # --- Plugins: Python files that a table names ------------------------------------------------------------------------
 
 
-class Plugin(_Record):
+class Plugin(Record):
     """A Python file that registers methods, losses or data sets. Its text is sent to every worker with the run."""
 
     name: str
@@ -233,7 +236,7 @@ def _read_plugins(table: Table, path: Path | None) -> tuple[Plugin, ...]:
 # --- Plans -----------------------------------------------------------------------------------------------------------
 
 
-class Row(_Record):
+class Row(Record):
     """A run in its place: the cell of a table that it fills, and what the paper printed there."""
 
     key: str = ""
@@ -243,7 +246,7 @@ class Row(_Record):
     setting: str
     method: str
     seed: int = Field(ge=0, lt=2**63)
-    spec: Annotated[RunSpec, BeforeValidator(lambda value: RunSpec.read(value) if isinstance(value, dict) else value)]
+    spec: Spec
     reduced: str | None = Field(None, description="how the profile makes the paper's setting smaller")
     grid: dict[str, bool | Number | float | str | None] = Field({}, description="position in the table's grid")
     paper_accuracy: float | None = Field(None, description="per cent")
@@ -266,7 +269,7 @@ class Row(_Record):
         return self.model_copy(update={"spec": spec, "key": spec.key})
 
 
-class Plan(_Record):
+class Plan(Record):
     """Every run of a table under a profile. The store keeps it as one JSON file."""
 
     table: Name

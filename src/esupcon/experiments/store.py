@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -117,9 +117,7 @@ class Store:
     def create(self) -> None:
         """Create the folders; refuse a folder that holds files of others under these names."""
         if self.root.is_file():
-            raise ValueError(
-                f"{self.root} is a file; a store of runs is a folder. Bring a study into one: import_study."
-            )
+            raise ValueError(f"{self.root} is a file; a store is a folder. Bring a study into one: import_study.")
         owned = OwnedFolder(self.root, _FOLDERS)
         try:
             owned.claim()
@@ -133,10 +131,7 @@ class Store:
     def require(self) -> None:
         """Raise if this is not a store."""
         if not (self.root / "runs").is_dir():
-            raise FileNotFoundError(
-                f"{self.root} is not a store of runs: it has no folder runs/. Create one with "
-                "esupcon reproduce TABLE --store DIR."
-            )
+            raise FileNotFoundError(f"{self.root} is not a store of runs. Create one: esupcon reproduce --store DIR.")
 
     def run_folder(self, key: str) -> Path:
         return self.root / "runs" / key
@@ -212,11 +207,8 @@ class Store:
     def failure(self, key: str) -> str | None:
         """Return the error of the last attempt at a run, or None."""
         path = self._failure_file(key)
-        if not path.is_file():
-            return None
         try:
-            _check_size(path)
-            return str(read_json(path)["error"])
+            return str(_read_file(path)["error"]) if path.is_file() else None
         except (ValueError, KeyError, TypeError, OSError):
             return f"{path} cannot be read"
 
@@ -242,8 +234,7 @@ class Store:
         plans, problems = [], []
         for path in sorted((self.root / "plans").glob("*.json")):
             try:
-                _check_size(path)
-                plans.append(_read_plan(read_json(path), path))
+                plans.append(_read_plan(_read_file(path), path))
             except (ValueError, OSError) as error:
                 problems.append(f"a plan is left out: {one_line(error)} The command that made it makes it again.")
         return sorted(plans, key=lambda plan: plan.asked), problems
@@ -254,10 +245,8 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
     place = Path(path)
     contents = _read_study(place) if place.is_file() else _read_store(Store(place))
     if not contents.runs and not contents.plans:
-        reason = f" {contents.problems[0]}" if contents.problems else ""
-        raise ValueError(
-            f"{place} must hold finished runs or a plan; it holds neither. Fill it with esupcon reproduce.{reason}"
-        )
+        remedy = " ".join(["Fill it with esupcon reproduce.", *contents.problems[:1]])
+        raise ValueError(f"{place} must hold finished runs or a plan; it holds neither. {remedy}")
     return contents
 
 
@@ -294,12 +283,8 @@ def export_study(store: Store, path: str | os.PathLike[str]) -> int:
         {"result": run.result.model_dump(mode="json"), "history": run.history, "timing": run.timing}
         for run in contents.runs.values()
     ]
-
-    def write(file: BinaryIO) -> None:
-        for line in lines:
-            file.write(json.dumps(sealed(line), sort_keys=True, separators=(",", ":")).encode() + b"\n")
-
-    write_whole(path, write)
+    texts = (json.dumps(sealed(line), sort_keys=True, separators=(",", ":")).encode() + b"\n" for line in lines)
+    write_whole(path, lambda file: file.writelines(texts))
     return len(contents.runs)
 
 
@@ -346,10 +331,14 @@ def _check_size(path: Path) -> None:
         check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
 
 
+def _read_file(path: Path) -> Any:
+    _check_size(path)
+    return read_json(path)
+
+
 def _read_plan(content: Any, where: object) -> Plan:
     try:
         return Plan.model_validate(content)
-    except ValidationError as error:
-        raise ValueError(f"{where} is not a plan of runs: {first_error(error)}.") from None
-    except UnicodeEncodeError:
-        raise ValueError(f"{where} is not a plan of runs: it is not valid Unicode.") from None
+    except ValueError as error:  # also text that is not valid Unicode
+        reason = first_error(error) if isinstance(error, ValidationError) else error
+        raise ValueError(f"{where} is not a plan of runs: {reason}.") from None
