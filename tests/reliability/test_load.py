@@ -1,4 +1,4 @@
-"""Long work in bounded memory: what is predicted does not pile up, and what is opened is closed."""
+"""Long work in bounded memory and with a bounded number of open files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print(i + 1, resident() - start[0], opened() - start[1])
 
 @pytest.mark.timeout(LONG_SECONDS)
 def test_predictions_stream_in_bounded_memory(warm: Warm, shared_run: Path, tmp_path: Path, long_version: bool) -> None:
-    """From a tenth of the way on memory grows by less than 16 MB, whatever the number of images."""
+    """After a tenth of the images memory grows by less than 16 MB."""
     photos = write_folder(tmp_path / "photos", n_each=10)
     n = N_IMAGES_LONG if long_version else N_IMAGES
     ended = warm.script(STREAM.format(photos=str(photos), model=str(shared_run), n=n))
@@ -54,7 +54,7 @@ def test_predictions_stream_in_bounded_memory(warm: Warm, shared_run: Path, tmp_
 
 
 def test_predictions_are_written_as_paths_arrive(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
-    """The first answers are there while the last names are still to be written: nothing waits for the end."""
+    """The first predictions are written before the last path is known."""
     photos = write_folder(tmp_path / "photos", n_each=2)
     script = f"""
 import itertools

@@ -16,14 +16,18 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import lightning_fabric
+import sklearn.covariance
+import sklearn.datasets
 import torch
 
 import esupcon.classifier.evaluation
 import esupcon.cli
 import esupcon.estimator
-import esupcon.training.pipeline  # noqa: F401 - imported for the forks
+import esupcon.training.pipeline
 from esupcon.cli import main
 
+_FOR_THE_FORKS = (esupcon, lightning_fabric, sklearn)  # imported once, before the forks
 _FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")
 
 
