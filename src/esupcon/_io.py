@@ -355,8 +355,8 @@ def one_line(value: object) -> str:
 def first_error(error: ValidationError, *, show_input: bool = False) -> str:
     """Return the first error of a pydantic validation as one line, and how many more there are."""
     first, *more = error.errors(include_url=False)
-    place = ".".join(map(str, first["loc"]))
-    reason = " ".join(str(first["msg"]).removeprefix("Value error, ").split())
+    place = one_line(".".join(map(str, first["loc"])))
+    reason = one_line(" ".join(str(first["msg"]).removeprefix("Value error, ").split()))
     if show_input and "got " not in reason:
         reason += f"; got {one_line(repr(first['input']))[:100]}"
     return f"{f'{place}: ' if place else ''}{reason}{f' (and {len(more)} more)' if more else ''}"

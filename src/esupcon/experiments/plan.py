@@ -27,7 +27,7 @@ from esupcon.data import DataOptions
 from esupcon.methods import METHODS
 from esupcon.spec import RunSpec, TrainSpec
 
-MAX_RUNS = 100_000
+MAX_RUNS = 20_000
 _MAX_FILE_BYTES = 10_000_000
 _SCENARIO = ("n_train", "imbalance_rate", "noise_rate", "noise_kind")
 _RUN_SETTINGS = (*_SCENARIO, "validation_fraction")
@@ -380,7 +380,7 @@ def _choose(wanted: Collection[str], known: Collection[str], word: str) -> Colle
     """Return what is wanted, by default all; raise if something is not known."""
     unknown = [one for one in wanted if one not in known]
     if unknown:
-        raise ValueError(f"{word} must be among {', '.join(dict.fromkeys(known))}; got {', '.join(unknown)}.")
+        raise ValueError(f"{word} must be among {', '.join(dict.fromkeys(known))}; got {', '.join(map(one_line, unknown))}.")
     return wanted or known
 
 
