@@ -380,7 +380,9 @@ def _choose(wanted: Collection[str], known: Collection[str], word: str) -> Colle
     """Return what is wanted, by default all; raise if something is not known."""
     unknown = [one for one in wanted if one not in known]
     if unknown:
-        raise ValueError(f"{word} must be among {', '.join(dict.fromkeys(known))}; got {', '.join(map(one_line, unknown))}.")
+        raise ValueError(
+            f"{word} must be among {', '.join(dict.fromkeys(known))}; got {', '.join(map(one_line, unknown))}."
+        )
     return wanted or known
 
 
