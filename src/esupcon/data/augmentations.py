@@ -119,7 +119,7 @@ AUGMENTATIONS: Mapping[str, Augmentation] = MappingProxyType(
     {
         # The reference of contrastive learning on natural images.
         "simclr": _SIMCLR,
-        # The same for images with another meaning when mirrored: house numbers, signs, writing.
+        # As above, for images that must not be mirrored: numbers, signs, writing.
         "simclr_no_flip": replace(_SIMCLR, flip=0.0),
         # Usual for supervised training on 32x32 images.
         "light": ImageAugmentation(pad=4, flip=0.5, padding="reflection"),
