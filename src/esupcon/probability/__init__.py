@@ -7,6 +7,7 @@ from esupcon.probability.calibration import (
     Calibration,
     CalibrationFigures,
     can_calibrate,
+    fit_calibration,
     fit_temperature,
     held_out_calibration,
     paper_calibration,
@@ -43,8 +44,8 @@ from esupcon.probability.priors import adapt_to_priors, class_priors, estimate_p
 __all__ = [
     "Calibration", "CalibrationFigures", "Figures", "Mahalanobis", "Predictions", "ReliabilityBins", "accuracy",
     "adapt_to_priors", "auroc", "bootstrap_intervals", "brier_score", "calibration_diagram", "can_calibrate",
-    "class_priors", "combine_posteriors", "coverage", "energy_score", "estimate_priors",
-    "expected_calibration_error", "fit_conformal", "fit_mahalanobis", "fit_temperature", "held_out_calibration",
+    "class_priors", "combine_posteriors", "coverage", "energy_score", "estimate_priors", "expected_calibration_error",
+    "fit_calibration", "fit_conformal", "fit_mahalanobis", "fit_temperature", "held_out_calibration",
     "knn_score", "log_softmax", "max_logit_score", "max_softmax_score", "mean_set_size", "measure",
     "negative_log_likelihood", "paper_calibration", "prior_shift_test", "prototype_distance_score",
     "reliability_bins", "reliability_diagram", "smoothed_temperature", "softmax",
