@@ -20,7 +20,7 @@ from PIL import Image
 from assets import CORNERS_OPTIONS
 from esupcon.classifier import Prediction, calibrate, load_classifier, predict_files
 from esupcon.classifier.evaluation import BATCH
-from esupcon.cli.models import _FORMULA, _write_csv
+from esupcon.cli.models import _FORMULA, _csv_writer
 from esupcon.data import load
 from esupcon.methods import METHODS
 from esupcon.probability import Predictions, smoothed_temperature
@@ -381,7 +381,9 @@ def test_predictions_are_written_as_paths_arrive(trained: Path, images: Path) ->
 
 def test_no_cell_is_a_formula(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["=1+1", "+x", "-x", "@x", "\tx", "plain", 'a,"b"', "two\nlines", "'x"]
-    _write_csv([Prediction(name, ((name, 0.5),)) for name in names], 1)
+    write = _csv_writer(1)
+    for name in names:
+        write(Prediction(name, ((name, 0.5),)))
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))[1:]
     assert len(rows) == len(names)
     for name, (path, label, _) in zip(names, rows, strict=True):
@@ -398,11 +400,11 @@ HOSTILE = ["\x1b[31mred", "\x9b2J", "a\rb", "\u202egnp.exe", "\x07bell", "two\nl
 def test_no_escape_sequence_reaches_a_terminal(name: str) -> None:
     """On a terminal names are made printable; in a pipe they are written unchanged."""
     program = (
-        "import sys; from esupcon.cli.models import _write_csv\n"
+        "import sys; from esupcon.cli.models import _csv_writer\n"
         "from esupcon.cli.output import answer, complain, note, table\n"
         "from esupcon.classifier import Prediction\n"
         "sys.stdout.reconfigure(errors='surrogateescape'); name = sys.argv[1]\n"
-        "_write_csv([Prediction(name, ((name, 0.5),))], 1); complain(name); note(name); answer(name)\n"
+        "_csv_writer(1)(Prediction(name, ((name, 0.5),))); complain(name); note(name); answer(name)\n"
         "answer(table(['', name], [[name, name]]))\n"
     )
     leader, follower = pty.openpty()

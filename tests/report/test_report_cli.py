@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from esupcon.cli import is_mistake
+from esupcon.cli import one_line
 from esupcon.cli.grids import report
 from esupcon.cli.stopping import PARTIAL
 from esupcon.report.write import FORMATS
@@ -57,7 +57,7 @@ def test_errors_are_one_line_and_leave_nothing(whole_store: Path, tmp_path: Path
         ((whole_store, "--out", tmp_path / "no" / "r.csv"), "existing folder"),
     ):
         error = run(*words).exception
-        assert error is not None and is_mistake(error) and expected in str(error) and "\n" not in str(error), words
+        assert error is not None and one_line(error) and expected in str(error) and "\n" not in str(error), words
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 

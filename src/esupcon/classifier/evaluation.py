@@ -56,6 +56,7 @@ class Evaluation(BaseModel):
     part: str
     uncalibrated: Figures
     calibrated: Figures | None
+    calibrated_on: str | None
     classes_without_samples: tuple[str, ...]
 
 
@@ -117,6 +118,7 @@ def evaluate(
         part=part,
         uncalibrated=figures[0],
         calibrated=calibrated,
+        calibrated_on=calibration.fitted_on,
         classes_without_samples=tuple(name for k, name in enumerate(names) if k not in present),
     )
 

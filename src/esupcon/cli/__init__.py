@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 import typer.main
+from pydantic import ValidationError
 
 from esupcon import __version__
 from esupcon._console import printable
@@ -21,7 +22,7 @@ from esupcon.cli import grids, models
 from esupcon.cli.bench import bench
 from esupcon.cli.options import Json
 from esupcon.cli.output import answer, answer_json, complain, note, table
-from esupcon.cli.stopping import INTERRUPTED, MISTAKE, PARTIAL, Stopped, signals_raise
+from esupcon.cli.stopping import INTERRUPTED, MISTAKE, PARTIAL, Stopped, Stopper
 from esupcon.methods import METHODS
 
 __all__ = ["app", "main"]
@@ -43,14 +44,14 @@ app = typer.Typer(
 def methods(as_json: Json = False) -> None:
     """List the training methods: objective and trained parts of each."""
     if as_json:
-        found = [
+        facts = (
             {"key": m.key, "title": m.title, "summary": m.summary, "stages": len(m.stages)} for m in METHODS.values()
-        ]
-        answer_json(found)
+        )
+        answer_json(list(facts))
         return
     made = table(["key", "name", "what it does"], [[m.key, m.title, m.summary] for m in METHODS.values()])
-    made.columns[1].justify = made.columns[2].justify = "left"
-    made.columns[0].no_wrap = made.columns[1].no_wrap = True
+    for column in made.columns:
+        column.justify, column.no_wrap = "left", column is not made.columns[2]
     answer(made)
     note("To use one: esupcon train DATA --method KEY --out DIR")
 
@@ -98,47 +99,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     session: dict[str, Any] = {}
     command = typer.main.get_command(app)
     try:
-        with signals_raise():
+        with Stopper():
             code = command.main(args=arguments, prog_name="esupcon", standalone_mode=False, obj=session)
-    except Stopped as signal:
-        complain("interrupted." if signal.exit_code == INTERRUPTED else "terminated.")
-        code = signal.exit_code
-    except KeyboardInterrupt:
-        complain("interrupted.")
-        code = INTERRUPTED
+        return code if isinstance(code, int) else 0
+    except (Stopped, KeyboardInterrupt) as signal:
+        code = int(getattr(signal, "exit_code", INTERRUPTED))
+        complain("interrupted." if code == INTERRUPTED else "terminated.")
+        return code
     except BrokenPipeError:  # the reader of our output has closed it; the interpreter must not complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = PARTIAL
+        return PARTIAL
+    except _USAGE_ERROR as error:
+        message = error.format_message()
+        if message:  # otherwise there were no arguments, and the help has been shown
+            where = error.ctx.command_path if error.ctx is not None else "esupcon"
+            complain(f"{message}{'' if message.endswith(('.', '?')) else '.'} See {where} --help.")
     except Exception as error:
-        if isinstance(error, _USAGE_ERROR):
-            message = error.format_message()
-            if message:  # otherwise there were no arguments, and the help has been shown
-                where = error.ctx.command_path if error.ctx is not None else "esupcon"
-                complain(f"{message}{'' if message.endswith(('.', '?')) else '.'} See {where} --help.")
-        elif is_mistake(error) and not session.get("debug"):
-            complain(as_typed(one_line(error), _option_names(command, session.get("command"))))
-        else:
+        message = one_line(error)
+        if message is None or session.get("debug"):
             raise
-        code = MISTAKE
-    return code if isinstance(code, int) else 0
+        complain(as_typed(message, _option_names(command, session.get("command"))))
+    return MISTAKE
 
 
-def is_mistake(error: Exception) -> bool:
-    """Return whether the caller can correct the error. Any other error is a bug and keeps its traceback."""
-    if isinstance(error, RuntimeError):
-        return _lacks_memory(error)
-    return isinstance(error, ValueError | OSError | MemoryError | ModuleNotFoundError)
-
-
-def one_line(error: Exception) -> str:
-    """Return an error as one line that says what to do."""
-    if isinstance(error, MemoryError) or _lacks_memory(error):
+def one_line(error: Exception) -> str | None:
+    """Return an error that the caller can correct as one line; None for any other: a bug, which keeps its traceback."""
+    lacks_memory = isinstance(error, RuntimeError) and any(mark in str(error).lower() for mark in _NO_MEMORY)
+    if isinstance(error, MemoryError) or lacks_memory:
         return (
             "there is not enough memory. Pass a smaller --batch-size, or --micro-batch to keep the batch of the loss."
         )
+    if isinstance(error, ValidationError):
+        return "; ".join(_of_field(entry) for entry in error.errors())
     if isinstance(error, OSError) and error.errno is not None:
-        place = error.filename2 or error.filename
-        where = f"{place}: " if place is not None else ""
+        where = f"{error.filename2 or error.filename}: " if error.filename is not None else ""
         match error.errno:
             case errno.ENOSPC | errno.EDQUOT:
                 return f"{where}the disk is full. Free some space and run the same command again to continue."
@@ -146,17 +140,10 @@ def one_line(error: Exception) -> str:
                 return f"{where}{error.strerror}. Choose a writable place, or change its permissions."
             case _:
                 return f"{where}{error.strerror or error}. Check the path."
-    flatten: Any = getattr(error, "errors", None)  # of pydantic
-    if isinstance(error, ValueError) and callable(flatten):
-        return "; ".join(_of_field(entry) for entry in flatten())
-    return printable(error)
+    return printable(error) if isinstance(error, ValueError | OSError | ModuleNotFoundError) else None
 
 
-def _lacks_memory(error: Exception) -> bool:
-    return isinstance(error, RuntimeError) and any(mark in str(error).lower() for mark in _NO_MEMORY)
-
-
-def _of_field(entry: dict[str, Any]) -> str:
+def _of_field(entry: Any) -> str:
     name = next((part for part in reversed(entry["loc"]) if isinstance(part, str)), "").replace("_", "-")
     message = str(entry["msg"]).removeprefix("Value error, ")
     return f"--{name}: {message}" + ("" if "got " in message else f"; got {entry['input']!r}")
@@ -172,15 +159,11 @@ def as_typed(message: str, names: dict[str, str]) -> str:
 
     A name that is also a plain word (seed, part) is replaced only before ``=`` or ``must`` at the start of the message.
     """
-
-    def spelled(found: re.Match[str]) -> str:
-        name, value = found[1], found[2]
-        if value in ("True", "False"):
-            return names[name] if value == "True" else f"no {names[name]}"
-        return names[name] if value is None else f"{names[name]} {value}"
-
     for name, typed in names.items():
         plain = "" if "_" in name else r"(?==)"
-        message = re.sub(rf"(?<![\w'\"./-])({re.escape(name)}){plain}(?:=([\w.-]*\w))?(?![\w'\"/])", spelled, message)
-        message = re.sub(rf"^{re.escape(name)}(?= must )", typed, message)
+        named = rf"(?<![\w'\"./-]){re.escape(name)}{plain}"
+        message = re.sub(rf"{named}=True(?!\w)", typed, message)
+        message = re.sub(rf"{named}=False(?!\w)", f"no {typed}", message)
+        message = re.sub(rf"{named}=(?=[\w.-]*\w)", f"{typed} ", message)
+        message = re.sub(rf"{named}(?![\w'\"/=])" if not plain else rf"^{re.escape(name)}(?= must )", typed, message)
     return message

@@ -11,6 +11,8 @@ import typer
 from esupcon.cli import options
 from esupcon.cli.output import answer, answer_json, note, table
 
+Candidates = Mapping[str, Callable[[], object]]
+
 
 def bench(
     sizes: Annotated[
@@ -26,10 +28,9 @@ def bench(
 
     The candidates take turns and the best time of each counts. Compare them on an otherwise idle machine only.
     """
-    try:
-        numbers = [int(word) for word in sizes.split(",")]
-    except ValueError:
-        raise ValueError(f"--sizes must be numbers separated by commas, such as 256,1024; got {sizes!r}.") from None
+    if not all(word.strip().isdecimal() for word in sizes.split(",")):
+        raise ValueError(f"--sizes must be numbers separated by commas, such as 256,1024; got {sizes!r}.")
+    numbers = [int(word) for word in sizes.split(",")]
     if min(numbers) < 2 * classes:
         raise ValueError(f"--sizes must be at least {2 * classes}, two embeddings per class; got {min(numbers)}.")
     if batch_size < classes:
@@ -48,12 +49,10 @@ def bench(
     answer(table(["embeddings", "SupCon", "ESupCon"], rows))
     rows = [[part, f"{1000 * seconds:,.1f} ms"] for part, seconds in step.items()]
     answer(table([f"{encoder}, batch {batch_size}", "time"], rows))
-    answer(
-        f"{batch_size / sum(seconds for part, seconds in step.items() if 'bf16' not in part):,.0f} images/s in float32"
-    )
+    answer(f"{batch_size / sum(step[part] for part in ('views', 'network', 'loss')):,.0f} images/s in float32")
 
 
-def best_seconds(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def best_seconds(candidates: Candidates, rounds: int) -> dict[str, float]:
     """Return the best time of each candidate, after one round that warms caches.
 
     Candidates take turns, so that a busy moment of the machine affects all of them.
@@ -72,13 +71,12 @@ def best_seconds(candidates: Mapping[str, Callable[[], object]], rounds: int) ->
     return best
 
 
-def _losses(n: int, n_classes: int, device: str) -> dict[str, Callable[[], object]]:
+def _losses(n: int, n_classes: int, device: str) -> Candidates:
     import torch  # noqa: PLC0415 - slow to import
 
     from esupcon import functional as F  # noqa: PLC0415
 
-    z = torch.randn(n, 128, device=device, requires_grad=True)
-    prototypes = torch.randn(n_classes, 128, device=device, requires_grad=True)
+    z, prototypes = (torch.randn(rows, 128, device=device, requires_grad=True) for rows in (n, n_classes))
     labels = torch.arange(n, device=device) % n_classes
     return {
         "supcon": lambda: F.supcon_loss(z, labels).backward(),
@@ -86,7 +84,7 @@ def _losses(n: int, n_classes: int, device: str) -> dict[str, Callable[[], objec
     }
 
 
-def _step(encoder: str, size: int, batch_size: int, n_classes: int, device: str) -> dict[str, Callable[[], object]]:
+def _step(encoder: str, size: int, batch_size: int, n_classes: int, device: str) -> Candidates:
     """Return the parts of one step: views, loss, forward and backward pass of the network in each precision."""
     import torch  # noqa: PLC0415 - slow to import
 
@@ -108,12 +106,11 @@ def _step(encoder: str, size: int, batch_size: int, n_classes: int, device: str)
         return embedding.float()
 
     z = embed(False).detach().requires_grad_()
-    gradient = torch.randn_like(z)
     parts: dict[str, Callable[[], object]] = {
         "views": lambda: two_views(images, generator, "simclr"),
-        "network": lambda: embed(False).backward(gradient),
+        "network": lambda: embed(False).sum().backward(),
         "loss": lambda: F.esupcon_loss(z, labels, network.head.weight).backward(),
     }
     if torch.cuda.is_bf16_supported() if device == "cuda" else bfloat16_works():
-        parts["network in bf16"] = lambda: embed(True).backward(gradient)
+        parts["network in bf16"] = lambda: embed(True).sum().backward()
     return parts

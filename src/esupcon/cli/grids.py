@@ -6,8 +6,9 @@ import shlex
 import statistics
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ import typer
 from esupcon._console import count, duration, progress_bar
 from esupcon._io import write_bytes
 from esupcon.cli import options
-from esupcon.cli.options import option
+from esupcon.cli.options import argument, option
 from esupcon.cli.output import answer, answer_json, complain, note, table
 from esupcon.cli.stopping import MISTAKE, PARTIAL, Stopped, Stopper
 from esupcon.experiments.executors import Executor, LocalExecutor, RayExecutor
@@ -26,70 +27,51 @@ from esupcon.experiments.plan import Plan, make_plan, read_override, read_seeds,
 from esupcon.experiments.store import Store
 from esupcon.methods import METHODS
 
-_WHAT, _WHERE = "What to run", "Where to run"
 _MAX_ROWS = 40
 _DEMO = ("demo", "smoke")  # table and profile
 _DEMO_OVERRIDES: dict[str, Any] = {}  # tests make the demo shorter
+_TABLES, _PROFILES = (f"{', '.join(shipped(kind))}, or your own file." for kind in ("tables", "profiles"))
+_DATA_DIR = "Folder of the named data sets; default: $ESUPCON_DATA, otherwise the cache folder."
+_OUT = "Output file: .html, .md, .csv or .tex. Without it, all but HTML go to standard output."
+
+Words = list[str] | None
+_what, _where = (partial(option, panel=panel) for panel in ("What to run", "Where to run"))
 
 
 def reproduce(
-    tables: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TABLE...", help=f"{', '.join(shipped('tables'))}, or your own table file.", show_default=False
-        ),
-    ],
+    tables: Annotated[list[str], argument("TABLE...", _TABLES)],
     store: Annotated[
-        Path, option("Folder of the runs; the same command continues.", _WHERE, metavar="DIR", show_default=True)
+        Path, _where("Folder of the runs; the same command continues.", metavar="DIR", show_default=True)
     ] = Path("runs/store"),
-    profile: Annotated[
-        str, option(f"{', '.join(shipped('profiles'))}, or your own profile file.", _WHAT, show_default=True)
-    ] = "cpu",
-    dataset: Annotated[list[str] | None, option("Only these data sets: cifar10,cifar100.", _WHAT)] = None,
-    setting: Annotated[
-        list[str] | None, option("Only the column with this setting: N=2K. May be repeated.", _WHAT)
-    ] = None,
-    method: Annotated[list[str] | None, option("Only these methods: ce,esupcon.", _WHAT)] = None,
-    seeds: Annotated[str | None, option("Number of seeds (3), or which (0,4,7).", _WHAT)] = None,
-    overrides: Annotated[
-        list[str] | None, option("Change a setting of every run: epochs=10. May be repeated.", _WHAT, "--set")
-    ] = None,
-    workers: Annotated[int | None, option("Number of runs at once.", _WHERE, show_default="one per core")] = None,
-    ray: Annotated[str | None, option("Run on a Ray cluster: its address, or local.", _WHERE)] = None,
-    cpus: Annotated[float, option("CPUs per run on Ray.", _WHERE, show_default=True)] = 1.0,
-    gpus: Annotated[float, option("GPUs per run on Ray.", _WHERE, show_default=True)] = 0.0,
-    data_dir: Annotated[
-        str | None,
-        option(
-            "Folder of the named data sets; default: $ESUPCON_DATA, otherwise the cache folder.", _WHERE, metavar="DIR"
-        ),
-    ] = None,
-    keep_models: Annotated[bool, option("Also keep every trained model.", _WHERE, "--keep-models")] = False,
-    allow_code: Annotated[bool, option("Run the Python modules that a table names.", _WHERE, "--allow-code")] = False,
-    recompute: Annotated[
-        bool, option("Repeat stored runs of another version of torch.", _WHERE, "--recompute")
-    ] = False,
-    dry_run: Annotated[bool, option("List the runs and exit.", None, "--dry-run")] = False,
+    profile: Annotated[str, _what(_PROFILES, show_default=True)] = "cpu",
+    dataset: Annotated[Words, _what("Only these data sets: cifar10,cifar100.")] = None,
+    setting: Annotated[Words, _what("Only the column with this setting: N=2K. May be repeated.")] = None,
+    method: Annotated[Words, _what("Only these methods: ce,esupcon.")] = None,
+    seeds: Annotated[str | None, _what("Number of seeds (3), or which (0,4,7).")] = None,
+    overrides: Annotated[Words, _what("Change a setting of every run: epochs=10. May be repeated.", "--set")] = None,
+    workers: Annotated[int | None, _where("Number of runs at once.", show_default="one per core")] = None,
+    ray: Annotated[str | None, _where("Run on a Ray cluster: its address, or local.")] = None,
+    cpus: Annotated[float, _where("CPUs per run on Ray.", show_default=True)] = 1.0,
+    gpus: Annotated[float, _where("GPUs per run on Ray.", show_default=True)] = 0.0,
+    data_dir: Annotated[str | None, _where(_DATA_DIR, metavar="DIR")] = None,
+    keep_models: Annotated[bool, _where("Also keep every trained model.", "--keep-models")] = False,
+    allow_code: Annotated[bool, _where("Run the Python modules that a table names.", "--allow-code")] = False,
+    recompute: Annotated[bool, _where("Repeat stored runs of another version of torch.", "--recompute")] = False,
+    dry_run: Annotated[bool, option("List the runs and exit.", "--dry-run")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Compute the runs of a table of the paper, or of your own table.
 
     Finished runs are skipped and started ones continue from their checkpoint. Several commands may share a store.
     """
-    plans = [
-        make_plan(
-            name,
-            profile,
-            datasets=_split(dataset),
-            settings=setting or (),
-            methods=_split(method),
-            seeds=read_seeds(seeds) if seeds else (),
-            overrides=dict(read_override(text) for text in overrides or ()),
-            allow_code=allow_code,
-            dry_run=dry_run,
-        )
-        for name in tables
-    ]
+    chosen: dict[str, Any] = {
+        "datasets": _split(dataset),
+        "settings": setting or (),
+        "methods": _split(method),
+        "seeds": read_seeds(seeds) if seeds else (),
+        "overrides": dict(read_override(text) for text in overrides or ()),
+    }
+    plans = [make_plan(name, profile, **chosen, allow_code=allow_code, dry_run=dry_run) for name in tables]
     if dry_run:
         _list(resolve(plans, data_dir, download=False)[0], Store(store), as_json)
         return
@@ -100,7 +82,7 @@ def reproduce(
 
         executor = LocalExecutor(workers, n_gpus=torch.cuda.device_count())
     state = _run(plans, Store(store), executor, data_dir=data_dir, keep_models=keep_models, recompute=recompute)
-    _show(state, Store(store), as_json, "")
+    _show(state, Store(store), as_json)
     if not as_json:
         answer(f"Next:  {shlex.join(['esupcon', 'report', str(store), '--out', 'report.html'])}")
     if state.failed:
@@ -114,9 +96,7 @@ def _split(given: list[str] | None) -> tuple[str, ...]:
 
 def _run(plans: Sequence[Plan], store: Store, executor: Executor, **settings: Any) -> GridState:
     """Compute what is missing, with a line per finished run. Exit if a signal asks for it."""
-    command = shlex.join(["esupcon", *sys.argv[1:]])
-    shown = 0
-    stopper = Stopper()
+    command, shown, stopper = _command(), 0, Stopper()
     try:
         with stopper, progress_bar("runs", sum(len(plan.rows) for plan in plans)) as advance:
 
@@ -125,9 +105,8 @@ def _run(plans: Sequence[Plan], store: Store, executor: Executor, **settings: An
                 advance(state.n_done - shown)
                 shown = state.n_done
 
-            return run_grid(
-                plans, store, executor, command=command, should_stop=stopper, watch=watch, log=note, **settings
-            )
+            hooks: dict[str, Any] = {"should_stop": stopper, "watch": watch, "log": note}
+            return run_grid(plans, store, executor, command=command, **hooks, **settings)
     except Stopped:
         if stopper.signal is None:
             raise
@@ -135,7 +114,11 @@ def _run(plans: Sequence[Plan], store: Store, executor: Executor, **settings: An
         raise typer.Exit(stopper.exit_code) from None
 
 
-def _show(state: GridState, store: Store, as_json: bool, report: str) -> None:
+def _command() -> str:
+    return shlex.join(["esupcon", *sys.argv[1:]])
+
+
+def _show(state: GridState, store: Store, as_json: bool, **more: str) -> None:
     """Print all runs as JSON, or a table of mean accuracies: a row per data set and setting, a column per method."""
     accuracies = {key: store.read(key).accuracy for key in state.done_keys}
     if as_json:
@@ -143,15 +126,14 @@ def _show(state: GridState, store: Store, as_json: bool, report: str) -> None:
             {**row.model_dump(mode="json"), "accuracy": accuracies.get(key), "error": state.failed.get(key)}
             for key, row in state.rows.items()
         ]
-        answer_json({"store": str(store.root), "runs": runs, **({"report": report} if report else {})})
+        answer_json({"store": str(store.root), "runs": runs, **more})
         return
-    cells: dict[str, dict[str, list[float]]] = {}
+    cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for key, row in state.rows.items():
-        shares = cells.setdefault(f"{row.dataset} {row.setting}", {}).setdefault(row.method, [])
-        if (accuracy := accuracies.get(key)) is not None:
-            shares.append(accuracy)
+        accuracy, line = accuracies.get(key), cells[f"{row.dataset} {row.setting}"]
+        line[row.method] += [] if accuracy is None else [accuracy]
     methods = list(dict.fromkeys(row.method for row in state.rows.values()))
-    body = [[name, *(_spread(line.get(method, ())) for method in methods)] for name, line in cells.items()]
+    body = [[name, *(_spread(line[method]) for method in methods)] for name, line in cells.items()]
     made = table(["", *(METHODS[method].title for method in methods)], body)
     made.title, made.title_justify = "Test accuracy in %, mean ± standard deviation over seeds", "left"
     answer(made)
@@ -174,24 +156,19 @@ def _list(plans: Sequence[Plan], store: Store, as_json: bool) -> None:
     for plan in plans:
         shared = shared_encoders(plan.rows) if plan.measure != "cost" else {}
         for row in plan.rows:
-            entry = {**row.model_dump(mode="json"), "stored": store.is_done(row.key)}
-            entry["encoder_of"] = shared[row.key].key if row.key in shared else None
-            entries.append(entry)
+            encoder_of = shared[row.key].key if row.key in shared else None
+            stored = store.is_done(row.key)
+            entries.append({**row.model_dump(mode="json"), "stored": stored, "encoder_of": encoder_of})
     if as_json:
         answer_json(entries)
         return
-    names = ("key", "table", "dataset", "setting", "method", "seed")
-    rows = []
-    for entry in entries[:_MAX_ROWS]:
-        paper = entry["paper_accuracy"]
-        figure = "–" if paper is None else f"{paper:.2f}"
-        rows.append([*(str(entry[name]) for name in names), figure, entry["encoder_of"] or ""])
-    answer(table([*names, "paper, %", "encoder of"], rows))
+    names = ("key", "table", "dataset", "setting", "method", "seed", "paper_accuracy", "encoder_of")
+    rows = [["–" if entry[name] is None else str(entry[name]) for name in names] for entry in entries[:_MAX_ROWS]]
+    answer(table([*names[:-2], "paper, %", "encoder of"], rows))
     if len(entries) > _MAX_ROWS:
         note(f"and {len(entries) - _MAX_ROWS} more; --json lists all of them.")
-    distinct = {entry["key"]: entry for entry in entries}
-    n_stored = sum(entry["stored"] for entry in distinct.values())
-    note(f"{count(len(distinct), 'run')}, {n_stored} of them stored.")
+    stored_by_key = {entry["key"]: entry["stored"] for entry in entries}
+    note(f"{count(len(stored_by_key), 'run')}, {sum(stored_by_key.values())} of them stored.")
 
 
 def status(
@@ -214,9 +191,8 @@ def status(
         rows.append([one.table, one.profile, *numbers, rest])
     answer(table(["table", "profile", "done", "running", "failed", "open", "time left, one at a time"], rows))
     for one in found:
-        for reason, times in Counter(one.errors.values()).items():
-            complain(f"{one.table}: {times} failed: {reason}")
-        for line in one.damaged:
+        failures = [f"{times} failed: {reason}" for reason, times in Counter(one.errors.values()).items()]
+        for line in (*failures, *one.damaged):
             complain(f"{one.table}: {line}")
 
 
@@ -228,24 +204,14 @@ def _require(store: Path) -> None:
 
 
 def report(
-    store: Annotated[
-        Path, typer.Argument(metavar="STORE", help="Folder that esupcon reproduce has written.", show_default=False)
-    ],
-    out: Annotated[
-        Path | None,
-        option(
-            "Output file: .html, .md, .csv or .tex. Without it, all but HTML go to standard output.", metavar="FILE"
-        ),
-    ] = None,
+    store: Annotated[Path, argument("STORE", "Folder that esupcon reproduce has written.")],
+    out: Annotated[Path | None, option(_OUT, metavar="FILE")] = None,
     output_format: Annotated[
         str | None,
-        option(
-            "html, markdown, csv or latex.", None, "--format", show_default="by the ending of --out, otherwise html"
-        ),
+        option("html, markdown, csv or latex.", "--format", show_default="by the ending of --out, otherwise html"),
     ] = None,
     tables: Annotated[
-        list[str] | None,
-        option("Only this table. May be repeated.", None, "--table", metavar="NAME", show_default="all"),
+        Words, option("Only this table. May be repeated.", "--table", metavar="NAME", show_default="all")
     ] = None,
 ) -> None:
     """Write the results of a store: tables, figures and findings, on one page that works offline.
@@ -256,13 +222,12 @@ def report(
     from esupcon.report.write import FORMATS, format_of, render  # noqa: PLC0415
 
     _require(store)
-    chosen = next((known for known in FORMATS if known == output_format), None)
-    if output_format is not None and chosen is None:
+    if output_format not in (None, *FORMATS):
         raise ValueError(f"--format must be one of {', '.join(FORMATS)}; got {output_format!r}.")
-    wanted = chosen or ("html" if out is None else format_of(out))
+    wanted: Any = output_format or ("html" if out is None else format_of(out))
     if out is None and wanted == "html":
         raise ValueError("HTML needs a file: pass --out report.html, or --format markdown for standard output.")
-    content = read(store, tables or (), shlex.join(["esupcon", *sys.argv[1:]]))
+    content = read(store, tables or (), _command())
     for line in content.problems:
         complain(line)
     text = render(content, wanted)
@@ -277,7 +242,7 @@ def report(
 
 def demo(
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the runs and the report; the same command continues.")
+        Path, option("Folder of the runs and the report; the same command continues.", metavar="DIR", show_default=True)
     ] = Path("runs/demo"),
     as_json: options.Json = False,
 ) -> None:
@@ -294,8 +259,8 @@ def demo(
     state = _run([plan], store, LocalExecutor(), keep_models=True)
     if state.failed:
         raise ValueError(f"{len(state.failed)} of the runs failed: {next(iter(state.failed.values()))}")
-    written = build(out, out / "report.html", command=shlex.join(["esupcon", *sys.argv[1:]]))
-    _show(state, store, as_json, str(written))
+    written = build(out, out / "report.html", command=_command())
+    _show(state, store, as_json, report=str(written))
     if as_json:
         return
     note(f"{time.monotonic() - started:.0f} s. {plan.notes[0]}")

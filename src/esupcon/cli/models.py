@@ -7,17 +7,18 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from esupcon._console import percent, printable
+from esupcon._console import printable
 from esupcon.cli import options
-from esupcon.cli.options import option, takes
+from esupcon.cli.options import argument, option, takes
 from esupcon.cli.output import INTERVALS, answer, answer_json, classes_table, complain, figures_table, note, table
+from esupcon.cli.output import with_interval as shown
 from esupcon.cli.stopping import PARTIAL, Stopped, Stopper
 from esupcon.data import DataOptions
 from esupcon.methods import METHODS
@@ -31,8 +32,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that s
 _SPLIT = ("split_seed", "test_fraction", "n_per_class")
 _FILES = ("layout", "image_column", "label_column", "data_dir", "strict", "workers")
 _HARDER = ("n_train", "imbalance_rate", "noise_rate", "noise_kind")
-_as_trained = takes(
-    "reading", DataOptions, _READING, only=(*_SPLIT, *_FILES), defaults=dict.fromkeys(_SPLIT, "as in training")
+_PART = "test, train or all. auto: the test part if the data have one or the model was trained on them, otherwise all."
+_ON = (
+    "Part to fit the temperature on: held-out (from training), train, test (a fifth of it) or all. auto: held-out for "
+    "the data the model was trained on, otherwise train."
 )
 
 
@@ -47,11 +50,11 @@ def train(
     held_out: dict[str, Any],
     reading: dict[str, Any],
     out: Annotated[Path, option("Folder of the run.", metavar="DIR")],
-    devices: Annotated[int, option("Number of processes or accelerators.", _RUN, show_default=True)] = 1,
-    accelerator: Annotated[str, option("auto, cpu, cuda or mps.", _RUN, show_default=True)] = "auto",
-    checkpoint_seconds: Annotated[float, option("Time between checkpoints.", _RUN, show_default=True)] = 60.0,
+    devices: Annotated[int, option("Number of processes or accelerators.", panel=_RUN, show_default=True)] = 1,
+    accelerator: Annotated[str, option("auto, cpu, cuda or mps.", panel=_RUN, show_default=True)] = "auto",
+    checkpoint_seconds: Annotated[float, option("Time between checkpoints.", panel=_RUN, show_default=True)] = 60.0,
     overwrite: Annotated[
-        bool, option("Remove an earlier run from the folder and start again.", _RUN, "--overwrite")
+        bool, option("Remove an earlier run from the folder and start again.", "--overwrite", panel=_RUN)
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -94,21 +97,18 @@ def train(
         return
     if result.already_finished:
         note(f"{out} holds this run, already finished; nothing was trained. --overwrite trains it again.")
-    for part, name in (("test", "test"), ("held_out", "held-out")):
-        figures = getattr(result.metrics, part)
-        if figures is not None:
-            title = METHODS[run.train.method].title
-            answer(f"{title} on {result.data.name}: {figures.n:,} {name} samples")
-            answer(figures_table([("value", figures.model_dump())]))
-            note(INTERVALS)
-            break
+    figures, part = result.metrics.test or result.metrics.held_out, "test" if result.metrics.test else "held-out"
+    if figures is not None:
+        answer(f"{METHODS[run.train.method].title} on {result.data.name}: {figures.n:,} {part} samples")
+        answer(figures_table(value=figures))
+        note(INTERVALS)
     answer(f"Model:  {result.model}\nNext:   {shlex.join(['esupcon', 'evaluate', str(result.model), data])}")
 
 
 def check_before_reading(encoder: str, out: Path, accelerator: str, devices: int) -> None:
     """Raise ValueError for mistakes that must not wait until all images are read."""
     if out.exists() and not out.is_dir():
-        raise ValueError(f"--out must be a folder; {out} is a file.")
+        raise ValueError(f"--out must be a folder; {out} is a file. Pass another name.")
     if devices < 1:
         raise ValueError(f"--devices must be at least 1; got {devices}.")
     import torch  # noqa: PLC0415 - slow to import
@@ -125,18 +125,17 @@ def check_before_reading(encoder: str, out: Path, accelerator: str, devices: int
             build_encoder(encoder, input_shape=(3, 64, 64))
 
 
+_as_trained = takes(
+    "reading", DataOptions, _READING, only=(*_SPLIT, *_FILES), defaults=dict.fromkeys(_SPLIT, "as in training")
+)
+
+
 @_as_trained
 def evaluate(
     model: options.Model,
     data: options.Data,
     reading: dict[str, Any],
-    part: Annotated[
-        str,
-        typer.Option(
-            help="test, train or all. auto: the test part if the data have one or the model was trained on them, "
-            "otherwise all."
-        ),
-    ] = "auto",
+    part: Annotated[str, option(_PART, show_default=True)] = "auto",
     plot: options.Plot = None,
     as_json: options.Json = False,
 ) -> None:
@@ -151,18 +150,24 @@ def evaluate(
         answer_json(found.model_dump(mode="json"))
         return
     before, after = found.uncalibrated, found.calibrated
-    sides = [("value", before.model_dump())]
-    if after is not None:
-        sides = [("before calibration", before.model_dump()), (f"T = {after.temperature:.3g}", after.model_dump())]
     where = "all" if found.part == "all" else f"the {found.part} part"
     answer(f"{found.model} on {where} of {found.data}: {before.n:,} samples")
-    answer(figures_table(sides))
-    answer(classes_table((after or before).model_dump()))
+    if after is None:
+        answer(figures_table(value=before))
+    else:
+        answer(figures_table(**{"before calibration": before, f"T = {after.temperature:.3g}": after}))
+    answer(classes_table(after or before))
     note(INTERVALS)
     if found.classes_without_samples:
         note(f"No samples of {len(found.classes_without_samples)} of the model's classes.")
     if after is None:
         note(f"Not calibrated yet. To calibrate: {shlex.join(['esupcon', 'calibrate', str(model), data])}")
+    else:
+        note(f"T was fitted on {found.calibrated_on}.")
+    _note_plot(plot)
+
+
+def _note_plot(plot: Path | None) -> None:
     if plot is not None:
         note(f"The reliability diagram is in {plot}.")
 
@@ -172,13 +177,7 @@ def calibrate(
     model: options.Model,
     data: options.Data,
     reading: dict[str, Any],
-    on: Annotated[
-        str,
-        typer.Option(
-            help="Part to fit the temperature on: held-out (from training), train, test (a fifth of it) or all. "
-            "auto: held-out for the data the model was trained on, otherwise train."
-        ),
-    ] = "auto",
+    on: Annotated[str, option(_ON, show_default=True)] = "auto",
     plot: options.Plot = None,
     as_json: options.Json = False,
 ) -> None:
@@ -192,38 +191,26 @@ def calibrate(
     if as_json:
         answer_json(found.model_dump(mode="json"))
         return
-    figures = found.figures
-    ece = ((figures.ece_before, figures.ece_before_interval), (figures.ece_after, figures.ece_after_interval))
-    nll = (figures.nll_before, figures.nll_after)
-    rows = [
-        [
-            "ECE",
-            *(f"{percent(value)} ({100 * (low or 0):.1f} to {100 * (high or 0):.1f})" for value, (low, high) in ece),
-        ],
-        ["NLL", *("infinite" if value is None else f"{value:.3f}" for value in nll)],
-    ]
-    answer(f"{found.model}, measured on {found.measured_on}: {figures.n_evaluation:,} samples")
-    answer(table(["", "before, T = 1", f"after, T = {figures.temperature:.3g}"], rows))
+    f = found.figures
+    ece = [shown(f.ece_before, f.ece_before_interval, share=True), shown(f.ece_after, f.ece_after_interval, share=True)]
+    nll = ["infinite" if value is None else f"{value:.3f}" for value in (f.nll_before, f.nll_after)]
+    answer(f"{found.model}, measured on {found.measured_on}: {f.n_evaluation:,} samples")
+    answer(table(["", "before, T = 1", f"after, T = {f.temperature:.3g}"], [["ECE", *ece], ["NLL", *nll]]))
     note(INTERVALS)
     stored = f"is stored in {found.model}" if found.stored else "is not stored"
-    note(f"T was fitted on {found.fitted_on} ({figures.n_calibration:,} samples) and {stored}.")
-    if plot is not None:
-        note(f"The reliability diagram is in {plot}.")
+    note(f"T was fitted on {found.fitted_on} ({f.n_calibration:,} samples) and {stored}.")
+    _note_plot(plot)
 
 
 def predict(
     model: options.Model,
     images: Annotated[
         list[str],
-        typer.Argument(
-            metavar="IMAGES...",
-            help="Image files and folders of them; - reads paths from standard input, one per line.",
-            show_default=False,
-        ),
+        argument("IMAGES...", "Image files and folders of them; - reads paths from standard input, one per line."),
     ],
-    top_k: Annotated[int, typer.Option(min=1, help="Number of classes per image, most probable first.")] = 1,
-    output_format: Annotated[str, typer.Option("--format", help="csv or jsonl (JSON lines).")] = "csv",
-    workers: options.Workers = None,
+    top_k: Annotated[int, option("Number of classes per image, most probable first.", min=1, show_default=True)] = 1,
+    output_format: Annotated[str, option("csv or jsonl (JSON lines).", "--format", show_default=True)] = "csv",
+    workers: Annotated[int | None, option("Threads that decode images.", show_default="one per core")] = None,
 ) -> None:
     """Predict labels and probabilities of image files.
 
@@ -251,7 +238,8 @@ def predict(
     if hasattr(sys.stdout, "reconfigure"):  # file names need not be valid text; write back the bytes that were read
         sys.stdout.reconfigure(errors="surrogateescape")
     found = predict_files(classifier, _paths(images), top_k=top_k, unreadable=unreadable, workers=workers)
-    n_predicted = (_write_csv if output_format == "csv" else _write_json_lines)(found, top_k)
+    write = _csv_writer(top_k) if output_format == "csv" else _write_json_line
+    n_predicted = sum(1 for _ in map(write, found))
     if skipped:
         complain(f"{skipped:,} could not be read, {n_predicted:,} predicted.")
         raise typer.Exit(PARTIAL)
@@ -259,49 +247,42 @@ def predict(
 
 def _paths(words: Iterable[str]) -> Iterator[str]:
     for word in words:
-        if word != "-":
+        if word == "-":
+            lines = (os.fsdecode(line.rstrip(b"\r\n")) for line in sys.stdin.buffer)
+            yield from filter(None, lines)
+        else:
             yield word
-            continue
-        for line in sys.stdin.buffer:
-            name = os.fsdecode(line.rstrip(b"\r\n"))
-            if name:
-                yield name
 
 
-def _write_csv(found: Iterable[Prediction], top_k: int) -> int:
-    shown = printable if sys.stdout.isatty() else str
+def _csv_writer(top_k: int) -> Callable[[Prediction], None]:
+    """Write the header, and return what writes a row."""
+    legible = printable if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    ranks = ["" if k == 1 else f"_{k}" for k in range(1, top_k + 1)]
+    ranks = ["", *(f"_{k}" for k in range(2, top_k + 1))]
     writer.writerow(["path", *(f"{name}{rank}" for rank in ranks for name in ("label", "probability"))])
-    n_written = 0
-    for one in found:
+
+    def write(one: Prediction) -> None:
         row = [f"./{one.path}" if one.path.startswith(_FORMULA) else one.path]
         for label, probability in one.ranked:
             row += [f"'{label}" if label.startswith(_FORMULA) else label, f"{probability:.6f}"]
-        writer.writerow([shown(cell) for cell in row])
-        n_written += 1
-    return n_written
+        writer.writerow([legible(cell) for cell in row])
+
+    return write
 
 
-def _write_json_lines(found: Iterable[Prediction], top_k: int) -> int:
-    n_written = 0
-    for one in found:
-        label, probability = one.ranked[0]
-        value: dict[str, object] = {"path": one.path, "label": label, "probability": probability}
-        if top_k > 1:
-            value["top"] = [{"label": name, "probability": p} for name, p in one.ranked]
-        print(json.dumps(value))  # JSON escapes control characters itself
-        n_written += 1
-    return n_written
+def _write_json_line(one: Prediction) -> None:
+    ranked = [{"label": label, "probability": probability} for label, probability in one.ranked]
+    more = {"top": ranked} if len(ranked) > 1 else {}
+    print(json.dumps({"path": one.path, **ranked[0], **more}))  # JSON escapes control characters itself
 
 
 def export(
     model: options.Model,
     out: Annotated[Path, option("Ends in .onnx or .pt2; overwritten if it exists.", metavar="FILE")],
     output_format: Annotated[
-        str, typer.Option("--format", help="onnx for ONNX Runtime, torch for torch.export.load.")
+        str, option("onnx for ONNX Runtime, torch for torch.export.load.", "--format", show_default=True)
     ] = "onnx",
-    opset: Annotated[int | None, typer.Option(help="ONNX opset.", show_default="18")] = None,
+    opset: Annotated[int | None, option("ONNX opset.", show_default="18")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Write a classifier as one file that runs without esupcon.
@@ -319,7 +300,7 @@ def export(
     if output_format == "torch":
         exported = export_torch(classifier, out)
     else:
-        exported = export_onnx(classifier, out) if opset is None else export_onnx(classifier, out, opset=opset)
+        exported = export_onnx(classifier, out, **({} if opset is None else {"opset": opset}))
     if as_json:
         answer_json({"format": output_format, **asdict(exported), "path": str(exported.path)})
     else:

@@ -12,30 +12,26 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 Command = Callable[..., None]
-
-Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="digits, cifar10, cifar100, tiny_imagenet or caltech256; a folder with one folder per class; a .csv with "
-        "columns path,label; a .npz; a .parquet.",
-        show_default=False,
-    ),
-]
-Model = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Folder of a trained model or of its run.", show_default=False)
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
-Plot = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Write the reliability diagram: .png, .svg or .pdf.", show_default=False),
-]
-Workers = Annotated[int | None, typer.Option(help="Threads that decode images.", show_default="one per core")]
+_DATA = (
+    "digits, cifar10, cifar100, tiny_imagenet or caltech256; a folder with one folder per class; a .csv with columns "
+    "path,label; a .npz; a .parquet."
+)
 
 
-def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:
+def argument(metavar: str, text: str) -> Any:
+    """Return a typer argument."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
+
+def option(text: str, *names: str, panel: str | None = None, **more: Any) -> Any:
     """Return a typer option that shows no default unless one is given."""
     return typer.Option(*names, help=text, rich_help_panel=panel, **{"show_default": False, **more})
+
+
+Data = Annotated[str, argument("DATA", _DATA)]
+Model = Annotated[Path, argument("MODEL", "Folder of a trained model or of its run.")]
+Json = Annotated[bool, option("Print one JSON document on standard output.", "--json")]
+Plot = Annotated[Path | None, option("Write the reliability diagram: .png, .svg or .pdf.", metavar="FILE")]
 
 
 def takes(
@@ -72,14 +68,11 @@ def takes(
 def _parameter(name: str, field: FieldInfo, panel: str, shown: str | None) -> inspect.Parameter:
     """Return the parameter of an option that leaves everything but its basic type to the model."""
     kinds = [field.annotation, *get_args(field.annotation)]
-    values = [value for one in kinds if get_origin(one) is Literal for value in get_args(one)]
-    kind: Any = next((one for one in (*kinds, *map(type, values)) if one in (bool, int, float)), str)
-    text, choices = field.description or "", [str(value) for value in values]
-    if choices and not all(choice in text for choice in choices):
-        text = f"{text.rstrip('.')}{': ' if text else ''}{', '.join(choices)}."
+    choices = [value for one in kinds if get_origin(one) is Literal for value in get_args(one)]
+    kind: Any = next((one for one in (*kinds, *map(type, choices)) if one in (bool, int, float)), str)
     if shown is None and field.default is not None and kind is not bool:
-        shown = str(field.get_default(call_default_factory=True))
-    spelled = f"--{name.replace('_', '-')}"
-    made = option(text, panel, spelled, show_default=shown or False)
-    annotation = Annotated[kind | None, made]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        shown = str(field.default)
+    made = option(field.description or "", f"--{name.replace('_', '-')}", panel=panel, show_default=shown or False)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, made]
+    )

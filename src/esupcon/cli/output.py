@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -13,14 +13,11 @@ from rich.table import Table
 
 from esupcon._console import percent, printable
 
+if TYPE_CHECKING:
+    from esupcon.probability import Figures
+
 _FILE_WIDTH = 110  # of output that is not shown on a terminal
 INTERVALS = "In brackets: 95 % bootstrap intervals. ECE: expected calibration error, 15 bins."
-_MEASURES = (
-    ("accuracy", "accuracy", True),
-    ("ECE", "ece", True),
-    ("NLL", "nll", False),
-    ("Brier score", "brier", False),
-)
 _MAX_CLASSES, _WORST_CLASSES = 25, 10
 
 
@@ -31,7 +28,7 @@ def note(line: object) -> None:
 
 def complain(line: object) -> None:
     """Print an error or a warning."""
-    print(f"esupcon: {printable(line)}", file=sys.stderr, flush=True)
+    note(f"esupcon: {line}")
 
 
 def answer(content: str | Table) -> None:
@@ -57,28 +54,28 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     return made
 
 
-def figures_table(sides: Sequence[tuple[str, dict[str, Any]]]) -> Table:
+def with_interval(value: float | None, bounds: Sequence[float | None], *, share: bool) -> str:
+    """Return a figure with its interval, in per cent if it is a share; None is infinite."""
+    if share:
+        low, high = (100 * (bound or 0) for bound in bounds)
+        return f"{percent(value)} ({low:.1f} to {high:.1f})"
+    return "{} ({} to {})".format(*("infinite" if one is None else f"{one:.3f}" for one in (value, *bounds)))
+
+
+def figures_table(**sides: Figures) -> Table:
     """Return accuracy, ECE, NLL and Brier score with their intervals, one column per side."""
-
-    def cell(figures: dict[str, Any], key: str, share: bool) -> str:
-        value, (low, high) = figures[key], figures[f"{key}_interval"]
-        if share:
-            return f"{percent(value)} ({100 * low:.1f} to {100 * high:.1f})"
-        return "{} ({} to {})".format(*("infinite" if one is None else f"{one:.3f}" for one in (value, low, high)))
-
-    rows = [[name, *(cell(figures, key, share) for _, figures in sides)] for name, key, share in _MEASURES]
-    return table(["", *(name for name, _ in sides)], rows)
+    rows = []
+    for name, key in (("accuracy", "accuracy"), ("ECE", "ece"), ("NLL", "nll"), ("Brier score", "brier")):
+        values = [(getattr(figures, key), getattr(figures, f"{key}_interval")) for figures in sides.values()]
+        rows.append([name, *(with_interval(*one, share=key in ("accuracy", "ece")) for one in values)])
+    return table(["", *sides], rows)
 
 
-def classes_table(figures: dict[str, Any]) -> Table:
+def classes_table(figures: Figures) -> Table:
     """Return a row for every class that has samples; if there are many, for the worst ones."""
-    present = [row for row in figures["per_class"] if row["n"]]
-    name = "class"
+    present, name = [row for row in figures.per_class if row.n], "class"
     if len(present) > _MAX_CLASSES:
         name = f"worst {_WORST_CLASSES} of {len(present)} classes"
-        present = sorted(present, key=lambda row: row["accuracy"])[:_WORST_CLASSES]
-    rows = [
-        [row["name"], str(row["n"]), percent(row["accuracy"]), percent(row["precision"]), percent(row["probability"])]
-        for row in present
-    ]
+        present = sorted(present, key=lambda row: row.accuracy or 0)[:_WORST_CLASSES]
+    rows = [[row.name, str(row.n), *map(percent, (row.accuracy, row.precision, row.probability))] for row in present]
     return table([name, "n", "accuracy", "precision", "mean p(own class)"], rows)

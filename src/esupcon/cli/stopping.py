@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 PARTIAL, MISTAKE, INTERRUPTED, TERMINATED = 1, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM
@@ -29,33 +27,12 @@ class Stopped(BaseException):
         self.exit_code = 128 + number
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped(number)
-
-
-def _replaceable(number: int) -> bool:
-    """Return whether this process handles the signal. One that the caller ignores stays ignored (nohup, background)."""
-    in_main = threading.current_thread() is threading.main_thread()  # Python sets handlers from there only
-    return in_main and signal.getsignal(number) is not signal.SIG_IGN
-
-
-@contextmanager
-def signals_raise() -> Iterator[None]:
-    """Raise `Stopped` on Ctrl-C and SIGTERM; afterwards restore the handlers."""
-    before = {n: signal.signal(n, _stop) for n in (signal.SIGINT, signal.SIGTERM) if _replaceable(n)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class Stopper:
-    """Let training stop between two steps: passed as `should_stop`, which training calls after every step.
+    """Raise `Stopped` on Ctrl-C and SIGTERM inside a `with` block, or let training stop between two steps.
 
-    The first signal is only recorded, and training saves and stops at the next call. If no call follows within
-    `GRACE_SECONDS` (before the first step, while measuring, while saving), or if a second signal arrives, `Stopped` is
-    raised.
+    Training calls the stopper, its `should_stop`, after every step. From then on the first signal is only recorded, and
+    training saves and stops at the next call. If no call follows within `GRACE_SECONDS` (while measuring, while
+    saving), or if a second signal arrives, `Stopped` is raised. A signal that the caller ignores stays ignored.
     """
 
     def __init__(self) -> None:
@@ -75,12 +52,13 @@ class Stopper:
         return 128 + (self.signal or 0)
 
     def __enter__(self) -> Self:
-        self._before = {n: signal.signal(n, self._receive) for n in (signal.SIGINT, signal.SIGTERM) if _replaceable(n)}
+        if threading.current_thread() is threading.main_thread():  # Python sets handlers from there only
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._cancel()
         for number, handler in self._before.items():
             signal.signal(number, handler)

@@ -34,7 +34,7 @@ class DataOptions(BaseModel):
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Share of the test part, if the source has none.")
     n_per_class: int | None = Field(None, ge=1, description="Training images per class of caltech256 (default: 60).")
     include_clutter: bool = Field(False, description="Keep the clutter class of caltech256.")
-    layout: Literal["NHWC", "NCHW"] | None = Field(None, description="Layout of .npz images of ambiguous shape.")
+    layout: Literal["NHWC", "NCHW"] | None = Field(None, description="Layout of ambiguous .npz images: NHWC or NCHW.")
     image_column: str | None = Field(None, description="Column of a .csv or .parquet file that holds the images.")
     label_column: str | None = Field(None, description="Column of a .csv or .parquet file that holds the labels.")
     max_pixels: int = Field(DEFAULT_MAX_PIXELS, ge=1, description="Skip images with more pixels than this.")

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, model_validator
 
+from esupcon._console import count
 from esupcon._split import folds, stratified_split
 from esupcon.probability.metrics import (
     Bounds,
@@ -190,6 +191,12 @@ class Calibration(Record):
         """Return a copy with the temperature fitted on labelled samples that were not trained on."""
         temperature = smoothed_temperature(logits, labels, balance=self.balanced)
         return self.model_copy(update={"temperature": temperature, "how": how, "n": len(np.asarray(labels))})
+
+    @property
+    def fitted_on(self) -> str | None:
+        """What the temperature was fitted on, as text; None if it was not fitted."""
+        samples = {"held-out": "held out from training", "cross-fitted": "of training, by cross-fitting"}
+        return None if self.how == "none" else f"{count(self.n, 'sample')} {samples.get(self.how, 'given later')}"
 
     def with_priors(self, priors: ArrayLike | None) -> Self:
         """Return a copy for other class priors; None: those of training."""
