@@ -38,7 +38,7 @@ def plan(data: Path, seeds: range, epochs: int) -> Plan:
                 spec=RunSpec(source=str(data), train=train),
             )
         )
-    return resolve([Plan(table="bench", profile="own", title="Bench", rows=tuple(rows))])[0][0]
+    return resolve([Plan(table="bench", profile="own", title="Bench", rows=tuple(rows))])[0]
 
 
 def seconds(workers: int, place: Path, data: Path, n_runs: int) -> float:

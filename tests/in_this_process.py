@@ -16,7 +16,7 @@ class InThisProcess:
         self._events: list[Event] = []
 
     def submit(self, task: Task) -> None:
-        self._events.append(compute(task, lambda: False, lambda event: None))
+        self._events.append(compute(task, lambda: False))
 
     def events(self, timeout: float) -> list[Event]:
         found, self._events = self._events, []

@@ -41,7 +41,7 @@ def small_plan(
         for method in methods
         for seed in range(n_seeds)
     )
-    ((plan,), _) = resolve([Plan(table="small", profile="own", title="Small", rows=rows)])
+    (plan,) = resolve([Plan(table="small", profile="own", title="Small", rows=rows)])
     return plan
 
 

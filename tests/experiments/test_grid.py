@@ -30,6 +30,7 @@ class Scripted:
         self.stages: dict[str, str | None] = {}
         self.together: list[set[str]] = []  # runs that were running at the same time
         self.closed = self.was_stopped = False
+        self.is_slow = False  # whether nothing ends before it is stopped
         self._coming: list[Event] = []
         self._running: set[str] = set()
 
@@ -38,7 +39,6 @@ class Scripted:
         self.stages[task.key] = task.shared_stage
         self._running.add(task.key)
         self.together.append(set(self._running))
-        self._coming.append(Event(key=task.key, kind="started"))
         if script := self.script.get(task.key):
             self._coming.append(script.pop(0))
         else:
@@ -47,10 +47,10 @@ class Scripted:
             self._coming.append(Event(key=task.key, kind="finished"))
 
     def events(self, timeout: float) -> list[Event]:
+        if self.is_slow and not self.was_stopped:
+            return []
         found, self._coming = self._coming[:1], self._coming[1:]
         for event in found:
-            if event.kind == "started":
-                continue
             self._running.discard(event.key)
             if event.kind == "finished" and (stage := self.stages[event.key]):
                 self.store.stage_file(stage).with_suffix(".json").write_bytes(b"kept")
@@ -58,7 +58,6 @@ class Scripted:
 
     def stop(self) -> None:
         self.was_stopped = True
-        self._coming = [event for event in self._coming if event.kind != "started"]
 
     def close(self) -> None:
         self.closed = True
@@ -111,12 +110,6 @@ def test_every_run_is_computed_once(plan: Plan, store: Store) -> None:
     assert lines == ["6 of 6 runs are already stored."]
 
 
-def test_run_in_two_plans_is_computed_once(plan: Plan, store: Store) -> None:
-    executor = Scripted(store)
-    run_grid([plan, plan], store, executor)
-    assert len(executor.submitted) == len(plan.rows)
-
-
 @pytest.mark.parametrize(
     ("errors", "permanent", "n_attempts"), [(["one"], False, 2), (["one", "two"], False, 2), (["one"], True, 1)]
 )
@@ -164,8 +157,8 @@ def test_run_of_another_command_is_waited_for(plan: Plan, store: Store, monkeypa
 def test_stopping(plan: Plan, store: Store) -> None:
     keys = keys_of(plan)
     executor = Scripted(store, script={key: [Event(key=key, kind="stopped")] for key in keys})
-    asked = iter([False, True])
-    state, _ = run(plan, store, executor, should_stop=lambda: next(asked, True))
+    executor.is_slow = True
+    state, _ = run(plan, store, executor, should_stop=lambda: bool(executor.submitted))
     assert executor.was_stopped
     assert state.stopped == keys[:2]
     assert list(state.pending) == keys[2:]
@@ -225,7 +218,7 @@ def test_changed_data_are_computed_again_with_the_reason(tmp_path: Path, store: 
 def test_stopped_run_whose_data_changed_starts_again(tmp_path: Path, store: Store) -> None:
     data = tmp_path / "list.npz"
     plan = small_plan(tmp_path, methods=("ce",), n_seeds=1, source=data)
-    assert compute(task(store, plan.rows[0]), lambda: True, lambda event: None).kind == "stopped"
+    assert compute(task(store, plan.rows[0]), lambda: True).kind == "stopped"
     assert store.state(plan.rows[0].key) == "begun"
     write_npz(data, seed=1)
     state = run_grid([plan], store, InThisProcess())
@@ -322,7 +315,7 @@ def test_shared_stage_gives_the_same_result_as_training_alone(tmp_path: Path) ->
     run_grid([plan], shared, InThisProcess())
     alone.create()
     for row in plan.rows:
-        assert compute(task(alone, row), lambda: False, lambda event: None).kind == "finished"
+        assert compute(task(alone, row), lambda: False).kind == "finished"
         runs = [store.read(row.key) for store in (shared, alone)]
         assert runs[0].result.metrics == runs[1].result.metrics
         assert runs[0].history == runs[1].history
@@ -353,12 +346,12 @@ def test_status(plan: Plan, store: Store) -> None:
 
 
 def test_time_left_comes_from_finished_runs(store: Store) -> None:
-    plan = make_plan("full", "smoke", methods=("ce", "supcon_ce", "supcon_ce_n"), seeds=(0,))
-    ce, supcon_ce, supcon_ce_n = plan.rows
-    assert seconds_left(plan.rows, []) is None, "nothing has finished"
-    store_quickly(store, task(store, ce))
-    run = store.read(ce.key)
-    assert seconds_left([ce], [run]) == pytest.approx(run.seconds)
-    assert seconds_left([supcon_ce], [run]) == pytest.approx(run.seconds * (1 + 0.2 / 3))
-    both = seconds_left([supcon_ce, supcon_ce_n], [run])
-    assert both == pytest.approx(run.seconds * (1 + 0.4 / 3)), "the second one shares the encoder"
+    ce, supcon_ce = make_plan("full", "smoke", methods=("ce", "supcon_ce"), seeds=(0,)).rows
+    longer = ce.with_spec(ce.spec.model_copy(update={"n_train": 2 * 1437}))
+    assert seconds_left([ce], []) is None, "nothing has finished"
+    for row, seconds in ((ce, 10.0), (supcon_ce, 30.0)):
+        store_quickly(store, task(store, row), train_seconds=seconds, reused_seconds=row.spec.reuses_first_stage * 20.0)
+    runs = [store.read(row.key) for row in (ce, supcon_ce)]
+    assert seconds_left([longer], runs) == pytest.approx(20), "twice as many images"
+    assert seconds_left([ce, supcon_ce], runs) == pytest.approx(20), "of the method; not what another run trained"
+    assert seconds_left([supcon_ce], runs[:1]) == pytest.approx(10), "of another method"

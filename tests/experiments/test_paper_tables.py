@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from esupcon.experiments.plan import Table, make_plan, read_table, shipped
+from esupcon.experiments.plan import Table, make_plan, read_toml, shipped
 
 # Average difference to CE over a table's columns, as printed; in brackets what the printed accuracies give instead.
 PRINTED_AVERAGES = {
@@ -27,7 +27,7 @@ def average_gain(table: Table, method: str) -> float:
 
 @pytest.mark.parametrize("name", PRINTED_AVERAGES)
 def test_differences_of_accuracies_give_the_printed_averages(name: str) -> None:
-    table, _ = read_table(name)
+    table = read_toml(Table, name)
     assert len(table.columns) == N_COLUMNS[name]
     for method, printed in PRINTED_AVERAGES[name].items():
         # 0.02: the paper averages differences it has rounded.
@@ -35,7 +35,7 @@ def test_differences_of_accuracies_give_the_printed_averages(name: str) -> None:
 
 
 def test_wrong_averages_of_the_paper_are_noted() -> None:
-    table, _ = read_table("full")
+    table = read_toml(Table, "full")
     for method, (printed, derived) in WRONG_AVERAGES.items():
         assert average_gain(table, method) == pytest.approx(derived, abs=0.005)
         assert abs(printed - derived) > 0.3
@@ -43,7 +43,7 @@ def test_wrong_averages_of_the_paper_are_noted() -> None:
 
 
 def test_wrong_signs_of_the_noisy_table_are_noted() -> None:
-    table, _ = read_table("noisy")
+    table = read_toml(Table, "noisy")
     wrong = [c for c in table.columns if c.dataset == "tiny_imagenet" and c.setting in ("NR=0.3", "NR=0.2")]
     assert [round(c.paper_accuracy["supcon_ce"] - c.paper_accuracy["ce"], 2) for c in wrong] == [-3.42, -0.66]
     assert any("wrong sign" in note for note in table.notes)
@@ -53,13 +53,13 @@ def test_totals_of_every_table() -> None:
     """Sums over all printed accuracies: a digit mistyped later is found here."""
     totals = {}
     for name in N_COLUMNS:
-        table, _ = read_table(name)
+        table = read_toml(Table, name)
         totals[name] = round(sum(sum(column.paper_accuracy.values()) for column in table.columns), 3)
     assert totals == {"full": 2033.29, "low_sample": 3314.3, "imbalanced": 3385.39, "noisy": 3170.935}
 
 
 def test_calibration_errors() -> None:
-    table, _ = read_table("calibration")
+    table = read_toml(Table, "calibration")
     assert table.columns[0].paper_ece == {
         "ce": 0.03, "supcon_ce": 0.0492, "supcon_tt": 0.0621, "spce_m": 0.0562, "esupcon": 0.0606
     }  # fmt: skip

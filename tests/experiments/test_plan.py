@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from esupcon.experiments.plan import MAX_RUNS, Plan, Profile, make_plan, read_override, read_profile, read_seeds
+from esupcon.experiments.plan import MAX_RUNS, Plan, Profile, make_plan, read_override, read_seeds, read_toml
 
 TABLE = """
 title = "Mine"
@@ -153,7 +153,7 @@ def test_mistakes_and_settings_that_would_be_ignored_are_named(
         ("title = 'x'\ncolumns = []", "columns: Tuple should have at least 1 item"),
         (f"title = 'x'\nfoo = 1\n{COLUMN}", "foo: Extra inputs are not permitted"),
         (f"title = 'x'\n{COLUMN}\n{COLUMN}", "two columns are called digits full"),
-        (f"title = 'x'\ngrid = {{lr = []}}\n{COLUMN}", "the axis lr of the grid has no values"),
+        (f"title = 'x'\ngrid = {{lr = []}}\n{COLUMN}", "grid.lr: List should have at least 1 item"),
         (f"title = 'x'\nmodules = 'no.py'\n{COLUMN}", "names the module no.py"),
         (f"title = 'x'\ngrid = {{image_size = [[8, 8]]}}\n{COLUMN}", "grid.image_size"),
         (f"title = 'x'\nmethods = ['x']\n{COLUMN}", "method must be among"),
@@ -181,7 +181,7 @@ def test_table_name_that_is_not_a_file_name_is_refused(tmp_path: Path, name: str
         make_plan(str(path), "smoke")
     path.write_text(f'name = "{name}"\ntitle = "x"')
     with pytest.raises(ValueError, match="name: must be 1 to 64 letters"):
-        read_profile(str(path))
+        read_toml(Profile, str(path))
 
 
 def test_code_of_a_table_runs_only_if_allowed(table_with_code: str, tmp_path: Path) -> None:

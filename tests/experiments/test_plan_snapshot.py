@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from esupcon.experiments.plan import make_plan, shipped
+from esupcon.experiments.plan import SETTINGS, make_plan, shipped
 from esupcon.methods import METHODS
-from esupcon.spec import RunSpec
+from esupcon.spec import RunSpec, TrainSpec
 
 SNAPSHOT = Path(__file__).with_name("plans.json")
 # Fields that were added after the snapshot, with the value that keeps the old behaviour.
@@ -58,6 +58,11 @@ def test_every_run_of_the_shipped_tables_keeps_its_settings() -> None:
     assert found.keys() == stored.keys()
     for name, runs in stored.items():
         assert found[name] == runs, name
+
+
+def test_no_default_of_the_package_reaches_a_plan() -> None:
+    """A new training setting needs an entry in SETTINGS: the value that keeps the tables of the paper as they are."""
+    assert SETTINGS.keys() == TrainSpec.model_fields.keys() - {"method", "seed"}
 
 
 def _expand(content: dict[str, Any]) -> dict[str, list[list[Any]]]:

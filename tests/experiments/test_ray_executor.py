@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from small_grid import small_plan, task
 
-from esupcon.experiments.executors import RayExecutor, store_files
+from esupcon.experiments.executors import RayExecutor, write_files
 from esupcon.experiments.grid import GridState, run_grid
 from esupcon.experiments.store import Store
 
@@ -140,5 +140,5 @@ def test_wrong_address_is_reported_at_once() -> None:
 
 def test_worker_cannot_write_outside_its_folder(store: Store, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"outside its folder: \.\./\.\./out"):
-        store_files(task(store, small_plan(tmp_path).rows[0]), {"../../out": b"x"})
+        store.add("key", lambda folder: write_files(folder, {"../../out": b"x"}))
     assert not list((store.root / "work").iterdir())

@@ -21,7 +21,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Plan]:
     store, plan = Store(home / "store"), small_plan(home, methods=("esupcon",), n_seeds=1)
     store.create()
     store.write_plan(plan)
-    assert compute(task(store, plan.rows[0]), lambda: False, lambda event: None).kind == "finished"
+    assert compute(task(store, plan.rows[0]), lambda: False).kind == "finished"
     return store, plan
 
 
@@ -178,7 +178,7 @@ def test_study_is_enough_to_resume(store: Store, key: str, tmp_path: Path) -> No
     assert other.read(key).result.model_dump() == store.read(key).result.model_dump()
     assert other.read(key).history == store.read(key).history
     assert other.plans() == store.plans()
-    assert compute(task(other, other.plans()[0][0].rows[0]), lambda: True, lambda event: None).kind == "finished"
+    assert compute(task(other, other.plans()[0][0].rows[0]), lambda: True).kind == "finished"
 
 
 @pytest.mark.parametrize("damage", ["", "{}", "[1]", "\x00", '{"run": {}, "sha256_of_the_rest": "0"}', "[" * 100_000])

@@ -67,7 +67,7 @@ def test_disk_full_while_a_grid_runs(warm: Warm, corners: Path, disk: Path, tmp_
 
     ended = warm.esupcon(*words)
     assert ended.code == 0, ended.err
-    rows = resolve([make_plan(str(table), str(profile))])[0][0].rows
+    rows = resolve([make_plan(str(table), str(profile))])[0].rows
     assert store.keys() == sorted(row.key for row in rows)
     assert contents(store.run_folder(first)) == before
     assert not list((store.root / "work").iterdir())

@@ -14,7 +14,7 @@ from scipy.stats import ttest_rel
 
 from esupcon.experiments.store import Store
 from esupcon.probability import Predictions, paper_calibration
-from esupcon.report.aggregate import ResultTable, best_methods, paired_p, step_milliseconds, summary_of
+from esupcon.report.aggregate import ResultTable, paired_p, step_milliseconds, summary_of
 from esupcon.report.content import read
 
 POINTS = st.floats(0, 100, allow_nan=False).map(lambda value: round(value, 3))
@@ -170,14 +170,3 @@ def test_summaries_and_p_agree_with_statistics_and_scipy(pairs: list[tuple[float
     else:
         assert found.deviation == pytest.approx(statistics.stdev(ours), abs=1e-9)
         assert p == pytest.approx(float(ttest_rel(ours, base).pvalue), rel=1e-6, abs=1e-12)
-
-
-@given(st.dictionaries(st.text(min_size=1, max_size=3), POINTS, max_size=5), st.booleans())
-def test_best_methods_are_those_that_no_other_beats(means: dict[str, float], lower: bool) -> None:
-    best = best_methods(means, lower)
-    if len(means) < 2:
-        assert best == set()
-    else:
-        for method, mean in means.items():
-            beaten = any((other < mean) if lower else (other > mean) for other in means.values())
-            assert (method in best) is not beaten

@@ -45,6 +45,12 @@ class Opened:
         self.page.goto(self.address)
         self.page.wait_for_selector("html[data-ready]")
 
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.page.close()
+
     def draw_all(self) -> None:
         self.page.evaluate(DRAW_ALL)
 
@@ -55,17 +61,15 @@ class Opened:
 
 @pytest.fixture
 def opened(browser: Any, whole_report: Path) -> Iterator[Opened]:
-    one = Opened(browser, whole_report)
-    yield one
-    one.page.close()
+    with Opened(browser, whole_report) as one:
+        yield one
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
 def test_page_is_quiet_offline_and_never_wider_than_the_window(
     browser: Any, whole_report: Path, width: int, theme: str
 ) -> None:
-    one = Opened(browser, whole_report, viewport={"width": width, "height": 800}, color_scheme=theme)
-    try:
+    with Opened(browser, whole_report, viewport={"width": width, "height": 800}, color_scheme=theme) as one:
         one.draw_all()
         assert one.complaints == []
         assert [url for url in one.requests if not url.startswith(("data:", "blob:"))] == [one.address]
@@ -73,8 +77,6 @@ def test_page_is_quiet_offline_and_never_wider_than_the_window(
         assert widest <= width, f"the page is {widest} pixels wide"
         assert one.page.evaluate(OUTSIDE, width) == []
         assert one.page.locator(".js-plotly-plot .main-svg").count() > 20
-    finally:
-        one.page.close()
 
 
 def test_sorting_by_mouse_and_by_keyboard(opened: Opened) -> None:
@@ -154,8 +156,7 @@ def test_all_controls_can_be_reached_by_keyboard(opened: Opened) -> None:
 
 
 def test_script_as_a_class_name_is_shown_as_text(browser: Any, hostile_report: Path) -> None:
-    one = Opened(browser, hostile_report)
-    try:
+    with Opened(browser, hostile_report) as one:
         one.draw_all()
         assert one.complaints == [] and one.requests == [one.address, "data:,"][: len(one.requests)]
         ticks = one.page.locator("#confusion .ytick text").all_text_contents()
@@ -166,13 +167,10 @@ def test_script_as_a_class_name_is_shown_as_text(browser: Any, hostile_report: P
         assert one.page.locator("script").count() == 3
         legend = one.page.locator("#curves .legendtext").all_text_contents()
         assert any(HOSTILE in name for name in legend), legend
-    finally:
-        one.page.close()
 
 
 def test_print_draws_everything_in_light_colours(browser: Any, whole_report: Path, tmp_path: Path) -> None:
-    one = Opened(browser, whole_report, color_scheme="dark")
-    try:
+    with Opened(browser, whole_report, color_scheme="dark") as one:
         one.page.pdf(path=tmp_path / "report.pdf", format="A4")
         assert (tmp_path / "report.pdf").stat().st_size > 50_000
         undrawn = "[...document.querySelectorAll('figure:not([hidden]) .plot')].filter((p) => !p.dataset.drawn).length"
@@ -180,29 +178,21 @@ def test_print_draws_everything_in_light_colours(browser: Any, whole_report: Pat
         assert one.page.evaluate("document.documentElement.dataset.theme ?? 'of the system'") == "of the system"
         one.page.emulate_media(media="print")
         assert one.page.locator(".contents").is_hidden()
-    finally:
-        one.page.close()
 
 
 def test_toolbar_of_plots_is_absent_on_touch_screens(browser: Any, whole_report: Path) -> None:
     for touch in (True, False):
-        one = Opened(browser, whole_report, has_touch=touch, is_mobile=touch)
-        try:
+        with Opened(browser, whole_report, has_touch=touch, is_mobile=touch) as one:
             one.page.locator("#curves").scroll_into_view_if_needed()
             one.page.locator("#curves .plot .main-svg").first.wait_for()
             assert (one.page.locator("#curves .modebar-btn").count() == 0) is touch
-        finally:
-            one.page.close()
 
 
 def test_page_without_plotly_sorts_tables(
     browser: Any, whole_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)  # as if it were not installed
-    one = Opened(browser, build(whole_store, tmp_path / "report.html"))
-    try:
+    with Opened(browser, build(whole_store, tmp_path / "report.html")) as one:
         one.page.locator("table.results").first.locator("button.sort").nth(1).click()
         assert one.column(0, 0)[0] == "ESupCon" and one.complaints == []
         assert "pip install 'esupcon[report]'" in one.page.locator("main").inner_text()
-    finally:
-        one.page.close()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from report_stores import Filler, Left, note_plan, row, write_run
 
-from esupcon import _io
 from esupcon.experiments.store import Store, export_study
 from esupcon.probability import Predictions
-from esupcon.report import content as content_module
 from esupcon.report.content import MOST_COLUMNS, read
 from esupcon.report.figures import sections
 from esupcon.report.write import FORMATS, render
@@ -41,22 +37,6 @@ def test_damaged_runs_and_plans_are_left_out_and_named(store: Store, fill: Fille
     assert reasons["CE on CIFAR-10, full, seed 0"].startswith("damaged: ")
 
 
-def test_failed_and_missing_runs_are_listed_with_the_reason(store: Store, fill: Filler) -> None:
-    rows = fill({"ce": [70.0, None], "esupcon": [None]})
-    store.note_failure(rows[2].key, "the loss is not finite")
-    assert read(store.root).unfinished == [
-        ("CE on CIFAR-10, full, seed 1", "not run yet"),
-        ("ESupCon on CIFAR-10, full, seed 0", "failed: the loss is not finite"),
-    ]
-
-
-def test_missing_or_empty_store_gives_one_line(tmp_path: Path, store: Store) -> None:
-    with pytest.raises((FileNotFoundError, ValueError), match="nowhere"):
-        read(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="must hold finished runs or a plan; it holds neither"):
-        read(store.root)
-
-
 def test_tables_are_selected_by_name_or_name_and_profile(whole_store: Path) -> None:
     for name in ("imbalanced", "imbalanced-cpu"):
         content = read(whole_store, [name])
@@ -65,19 +45,6 @@ def test_tables_are_selected_by_name_or_name_and_profile(whole_store: Path) -> N
         ) == 6
     with pytest.raises(ValueError, match=r"has no table noisy\. It has full"):
         read(whole_store, ["noisy"])
-
-
-def test_sentences_have_their_numbers(store: Store, fill: Filler) -> None:
-    (one,) = fill({"ce": [None]})
-    content = read(store.root)
-    assert content.summary == "1 method (CE) on CIFAR-10, 1 seed, in 1 table."
-    assert content.completeness == "0 of 1 planned run finished."
-    write_run(store, one)
-    assert read(store.root).completeness == "1 of 1 planned run finished."
-    for plan in (store.root / "plans").iterdir():
-        plan.unlink()
-    content = read(store.root)
-    assert content.completeness == "1 run, none of them planned." and content.n_unplanned == 1
 
 
 def test_findings_are_grouped_most_severe_first(store: Store) -> None:
@@ -105,15 +72,6 @@ def test_study_is_reported_like_its_store(whole_store: Path, tmp_path: Path) -> 
     assert render(found, "csv") == render(store, "csv")
     drawn = {section.key for section in sections(found) if section.options}
     assert drawn == {"reliability", "curves", "cost", "sensitivity", "classes"}, "a study has no arrays"
-
-
-def test_damaged_line_of_a_study_costs_its_own_run(whole_store: Path, tmp_path: Path) -> None:
-    study = tmp_path / "study.jsonl"
-    export_study(Store(whole_store), study)
-    lines = study.read_bytes().splitlines(keepends=True)
-    study.write_bytes(b"".join([*lines[:-3], lines[-3].replace(b"0.7", b"0.9"), lines[-2], lines[-1][:100]]))
-    content = read(study)
-    assert len(content.problems) == 2 and content.n_done == content.n_planned - 2
 
 
 # --- Files of single runs --------------------------------------------------------------------------------------------
@@ -173,20 +131,6 @@ def test_report_of_30000_classes_needs_little_memory(store: Store) -> None:
     (section,) = [section for section in sections(content) if section.key == "confusion"]
     (trace,) = section.options[0].cards[0].figure["data"]
     assert len(trace["z"]) == 20 and len(trace["z"][0]) == 21
-
-
-def test_every_file_is_read_once(store: Store, fill: Filler, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill({"ce": [70.0, 71.0], "esupcon": [75.0, 76.0]})
-    opened: Counter[str] = Counter()
-    original = _io.read_arrays
-
-    def counting(path: Path, names: Any) -> Any:
-        opened[str(path)] += 1
-        return original(path, names)
-
-    monkeypatch.setattr(content_module, "read_arrays", counting)
-    render(read(store.root), "html")
-    assert len(opened) == 2 and set(opened.values()) == {1}
 
 
 # --- Which runs are drawn --------------------------------------------------------------------------------------------

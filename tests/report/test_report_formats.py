@@ -18,16 +18,8 @@ from esupcon._console import printable
 from esupcon.experiments.store import Store
 from esupcon.report import build
 from esupcon.report.content import read
-from esupcon.report.format import (
-    csv_text,
-    html_text,
-    latex_text,
-    listed,
-    markdown_text,
-    number,
-    signed,
-)
-from esupcon.report.write import CSV_FIELDS, FORMATS, format_of, json_block, render
+from esupcon.report.format import csv_text, html_text, latex_text, listed, markdown_text, number, signed
+from esupcon.report.write import CSV_FIELDS, FORMATS, json_block, render
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -138,10 +130,6 @@ def test_no_cell_is_a_formula_whichever_separator_is_used(text: str) -> None:
                     assert not cell.strip(' "').startswith(("=", "+", "-", "@", "＝")), (separator, cell)
 
 
-def test_names_with_signs_inside_stay_readable() -> None:
-    assert [csv_text(name) for name in ("lr=0.1, N=2K", "full-cpu", "a+b")] == ["lr=0.1, N=2K", "full-cpu", "a+b"]
-
-
 # --- LaTeX -----------------------------------------------------------------------------------------------------------
 
 
@@ -167,16 +155,6 @@ def test_latex_compiles(which: str, request: pytest.FixtureRequest, tmp_path: Pa
 
 
 # --- Names, numbers, formats -----------------------------------------------------------------------------------------
-
-
-def test_format_follows_from_the_file_name(whole_store: Path, tmp_path: Path) -> None:
-    names = ("a.html", "a.MD", "a.csv", "a.tex")
-    assert [format_of(Path(name)) for name in names] == ["html", "markdown", "csv", "latex"]
-    with pytest.raises(ValueError, match=r"must end in \.html.*got 'a\.pdf'"):
-        build(whole_store, tmp_path / "a.pdf")
-    with pytest.raises(ValueError, match="format must be one of html, markdown, csv, latex; got 'pdf'"):
-        build(whole_store, tmp_path / "r", format="pdf")  # type: ignore[arg-type]
-    assert not list(tmp_path.iterdir())
 
 
 def test_json_in_a_script_element_can_hold_anything() -> None:

@@ -73,7 +73,7 @@ def reproduce(
     }
     plans = [make_plan(name, profile, **chosen, allow_code=allow_code, dry_run=dry_run) for name in tables]
     if dry_run:
-        _list(resolve(plans, data_dir, download=False)[0], Store(store), as_json)
+        _list(resolve(plans, data_dir, download=False), Store(store), as_json)
         return
     if ray is not None:
         executor: Executor = RayExecutor(ray, cpus=cpus, gpus=gpus)

@@ -1,21 +1,24 @@
-"""Compute runs in local processes or on a Ray cluster. Both take tasks and report events."""
+"""Compute runs in local processes or on a Ray cluster.
+
+Both kinds of executor compute `slots` tasks at a time and have the same methods. `is_local`: its processes see the
+files of this machine.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import uuid
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, Protocol
+from threading import Thread
+from typing import IO, Any, Literal
 
 from esupcon._console import usable_cores
 from esupcon._io import write_bytes
@@ -40,36 +43,17 @@ class Task(Record):
 
 
 class Event(Record):
-    """What happened to a task.
+    """What became of a task; every task gives one event.
 
     `running_elsewhere`: another command computes it. `permanent`: another attempt would fail, too. `disk_full`: so
     would every other run.
     """
 
     key: str
-    kind: Literal["started", "finished", "failed", "stopped", "running_elsewhere"]
+    kind: Literal["finished", "failed", "stopped", "running_elsewhere"]
     error: str = ""
     permanent: bool = False
     disk_full: bool = False
-
-
-class Executor(Protocol):
-    """Computes `slots` tasks at a time. `is_local`: its processes see the files of this machine."""
-
-    slots: int
-    is_local: bool
-
-    def submit(self, task: Task) -> None:
-        """Start a task; called for at most `slots` tasks at a time."""
-
-    def events(self, timeout: float) -> list[Event]:
-        """Return what has happened, after waiting for at most `timeout` seconds."""
-
-    def stop(self) -> None:
-        """Tell all running tasks to save and stop; each reports `stopped`."""
-
-    def close(self) -> None:
-        """Stop, and wait until all processes have ended."""
 
 
 # --- Processes of this machine ---------------------------------------------------------------------------------------
@@ -93,19 +77,26 @@ class LocalExecutor:
         self.slots = workers if workers is not None else (n_gpus or usable_cores())
         if self.slots < 1:
             raise ValueError(f"workers must be at least 1; got {self.slots}.")
-        self._n_gpus = n_gpus
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))
+        gpus = visible.split(",")[:n_gpus] if n_gpus > 1 else [None]
+        self.workers = [_Worker(gpus[i % len(gpus)]) for i in range(self.slots)]
+        self._idle = self.workers[::-1]
+        self._threads: list[Thread] = []
         self._events: SimpleQueue[Event] = SimpleQueue()
-        self._workers: dict[int, _Worker] = {}
 
     def submit(self, task: Task) -> None:
-        index = next(i for i in range(self.slots) if i not in self._workers or self._workers[i].task is None)
-        if index in self._workers and self._workers[index].is_ending:
-            self._workers.pop(index).end(time.monotonic() + _GRACE_SECONDS)
-        if index not in self._workers:
-            self._workers[index] = _Worker(self._environment(index), self._events)
-        self._workers[index].give(task)
+        """Start a task; called for at most `slots` tasks at a time."""
+        thread = Thread(target=self._compute, args=(self._idle.pop(), task), daemon=True)
+        self._threads = [thread, *(one for one in self._threads if one.is_alive())]
+        thread.start()
+
+    def _compute(self, worker: _Worker, task: Task) -> None:
+        event = worker.compute(task)
+        self._idle.append(worker)
+        self._events.put(event)
 
     def events(self, timeout: float) -> list[Event]:
+        """Return what became of tasks, after waiting for at most `timeout` seconds."""
         found: list[Event] = []
         with suppress(Empty):
             found.append(self._events.get(timeout=timeout))
@@ -114,104 +105,90 @@ class LocalExecutor:
         return found
 
     def stop(self) -> None:
-        for worker in self._workers.values():
-            worker.close_input()
+        """Tell all running tasks to save and stop; each reports `stopped`. No task is submitted afterwards."""
+        for worker in self.workers:
+            worker.stop()
 
     def close(self) -> None:
+        """Stop, and wait until all processes have ended."""
         self.stop()
         deadline = time.monotonic() + _GRACE_SECONDS
-        for worker in self._workers.values():
-            worker.end(deadline)
-
-    def _environment(self, index: int) -> dict[str, str]:
-        environment = {**_KEEP_FREED_MEMORY, **os.environ}
-        if self._n_gpus > 1:
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(self._n_gpus)))
-            environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[index % self._n_gpus]
-        return environment
+        for worker in self.workers:
+            worker.wait(max(0.0, deadline - time.monotonic()))
+        for thread in self._threads:
+            thread.join()
+        for worker in self.workers:
+            worker.end()
 
 
 class _Worker:
-    """A worker process, and the thread that reads its events."""
+    """A worker process, started for its first task and again after it has died. It saves and exits when input ends."""
 
-    def __init__(self, environment: dict[str, str], events: SimpleQueue[Event]) -> None:
-        self.task: Task | None = None
-        self._stopped = False
-        self._end: Event | None = None  # what to report of a task after the process has ended
-        self._lock = threading.Lock()  # the process may end at the moment in which it is given a task
-        self._events = events
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
-        # -P: nothing is imported from the current folder. A session of its own: Ctrl-C reaches only the driver, which
-        # then tells the workers to save.
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "esupcon.experiments.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            encoding="utf-8",
-            env=environment,
-            start_new_session=True,
-        )
-        assert self.process.stdin is not None
-        self._input = self.process.stdin
-        self._reader = threading.Thread(target=self._read_events, daemon=True)
-        self._reader.start()
+    def __init__(self, gpu: str | None) -> None:
+        self.environment = {"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else {}
+        self._process: subprocess.Popen[str] | None = None
+        self._errors: IO[bytes]  # what the process prints
+        self._is_stopping = False
 
-    @property
-    def is_ending(self) -> bool:
-        """Whether the process has ended, or ends because it was terminated."""
-        return self._stopped or self.process.poll() is not None
+    def compute(self, task: Task) -> Event:
+        """Return what became of a task, also if the process dies."""
+        if self._process is None or self._process.poll() is not None:
+            self.end()
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+            # -P: nothing is imported from the current folder. A session of its own: Ctrl-C reaches only the driver,
+            # which then tells the workers to save.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "esupcon.experiments.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                encoding="utf-8",
+                env={**_KEEP_FREED_MEMORY, **os.environ, **self.environment},
+                start_new_session=True,
+            )
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        if self._is_stopping:  # since before there was a process to tell
+            self.stop()
+        with suppress(BrokenPipeError, ValueError):  # the process has died, or was told to stop
+            process.stdin.write(task.model_dump_json() + "\n")
+            process.stdin.flush()
+        if line := process.stdout.readline():
+            event = Event.model_validate_json(line)
+            if event.kind == "stopped":
+                self.end()
+            return event
+        code = process.wait()
+        if code == -signal.SIGTERM or self._is_stopping:  # it ended before it could report
+            return Event(key=task.key, kind="stopped")
+        if code < 0:
+            name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
+            hint = " (the system may have run out of memory)" if code == -signal.SIGKILL else ""
+            return Event(key=task.key, kind="failed", error=f"its process was ended by {name}{hint}")
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 10_000))
+        printed = self._errors.read().decode(errors="replace").strip().split("\n")[-1]
+        return Event(key=task.key, kind="failed", error=": ".join([f"its process ended with code {code}", printed]))
 
-    def give(self, task: Task) -> None:
-        with self._lock:
-            self.task = task
-            self._report_end()
-        with suppress(BrokenPipeError):  # the process has died, which `_read_events` reports
-            self._input.write(task.model_dump_json() + "\n")
-            self._input.flush()
+    def stop(self) -> None:
+        self._is_stopping = True
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
 
-    def close_input(self) -> None:
-        """Tell the process to save and exit, which it does when its input ends."""
-        with suppress(BrokenPipeError):
-            self._input.close()
+    def wait(self, seconds: float) -> None:
+        """Wait until the process has ended; kill it if it takes longer."""
+        if self._process is not None:
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
 
-    def end(self, deadline: float) -> None:
-        self.close_input()
-        try:
-            self.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._reader.join(timeout=5)
-
-    def _read_events(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines, self._errors:
-            for line in lines:
-                event = Event.model_validate_json(line)
-                if event.kind != "started":
-                    self.task, self._stopped = None, event.kind == "stopped"
-                self._events.put(event)
-            code = self.process.wait()
-            if code == -signal.SIGTERM:  # it came before the process could handle it
-                end = Event(key="", kind="stopped")
-            elif code < 0:
-                hint = " (the system may have run out of memory)" if code == -signal.SIGKILL else ""
-                name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
-                end = Event(key="", kind="failed", error=f"its process was ended by {name}{hint}")
-            else:
-                self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 10_000))
-                printed = self._errors.read().decode(errors="replace").strip().split("\n")[-1]
-                error = f"its process ended with code {code}" + (f": {printed}" if printed else "")
-                end = Event(key="", kind="failed", error=error)
-        with self._lock:
-            self._end = end
-            self._report_end()
-
-    def _report_end(self) -> None:
-        if self.task is not None and self._end is not None:
-            self._events.put(self._end.model_copy(update={"key": self.task.key}))
-            self.task = None
+    def end(self) -> None:
+        """Wait until the process has ended, and close its pipes."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(BrokenPipeError), self._errors, process:
+                pass
 
 
 # --- Ray -------------------------------------------------------------------------------------------------------------
@@ -247,8 +224,7 @@ class RayExecutor:
             raise ValueError(f"a run asks for {amounts(cpus, gpus)}; the cluster has {found}. Ask for less.")
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": _MAX_RETRIES, "max_calls": 0}
         self._function = self._ray.remote(**options)(compute_remotely)
-        self._tasks: dict[Any, Task] = {}
-        self._locks: dict[str, ExitStack] = {}
+        self._tasks: dict[Any, tuple[Task, ExitStack]] = {}  # with the lock of the run
         self._waiting: list[Event] = []
 
     def submit(self, task: Task) -> None:
@@ -257,25 +233,24 @@ class RayExecutor:
         if held is False or store.is_done(task.key):
             lock.close()
             self._waiting.append(Event(key=task.key, kind="running_elsewhere" if held is False else "finished"))
-            return
-        self._locks[task.key] = lock
-        self._tasks[self._function.remote(task.model_dump_json())] = task
+        else:
+            self._tasks[self._function.remote(task.model_dump_json())] = task, lock
 
     def events(self, timeout: float) -> list[Event]:
         found, self._waiting = self._waiting, []
+        if not self._tasks and not found:
+            time.sleep(timeout)
         if not self._tasks:
-            if not found:
-                time.sleep(timeout)
             return found
         ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=0.0 if found else timeout)
-        return [*found, *(self._receive(reference) for reference in ready)]
+        return [*found, *map(self._receive, ready)]
 
     def stop(self) -> None:
-        for reference, task in list(self._tasks.items()):
+        for reference, (task, lock) in self._tasks.items():
             self._ray.cancel(reference, force=True)  # its checkpoints lie on another machine and end with it
-            del self._tasks[reference]
-            self._locks.pop(task.key).close()
+            lock.close()
             self._waiting.append(Event(key=task.key, kind="stopped"))
+        self._tasks.clear()
 
     def close(self) -> None:
         self.stop()
@@ -283,23 +258,22 @@ class RayExecutor:
             self._ray.shutdown()
 
     def _receive(self, reference: Any) -> Event:
-        task = self._tasks.pop(reference)
-        try:
-            message, files = self._ray.get(reference)
-            event = Event.model_validate_json(message)
-            if event.kind == "finished":
-                store_files(task, files)
-        except self._ray.exceptions.RayError as error:
-            return Event(key=task.key, kind="failed", error=f"lost on the cluster: {_one_line(error)[:300]}")
-        except OSError as error:
-            return Event(key=task.key, kind="failed", error=f"its result could not be stored: {error}")
-        finally:
-            self._locks.pop(task.key).close()
+        task, lock = self._tasks.pop(reference)
+        with lock:
+            try:
+                message, files = self._ray.get(reference)
+                event = Event.model_validate_json(message)
+                if event.kind == "finished":
+                    Store(task.store).add(task.key, lambda folder: write_files(folder, files))
+            except self._ray.exceptions.RayError as error:
+                reason = " ".join(str(error).split())[:300]
+                return Event(key=task.key, kind="failed", error=f"lost on the cluster: {reason}")
+            except OSError as error:
+                return Event(key=task.key, kind="failed", error=f"its result could not be stored: {error}")
         return event
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+Executor = LocalExecutor | RayExecutor
 
 
 def _connect(ray: Any, address: str) -> None:
@@ -313,7 +287,8 @@ def _connect(ray: Any, address: str) -> None:
         with tempfile.TemporaryDirectory(prefix="esupcon-ray-") as empty, contextlib.chdir(empty):
             ray.init(**options)
     except (OSError, OverflowError, ValueError, RuntimeError) as error:
-        raise ConnectionError(f"there is no Ray cluster at {address}: {_one_line(error)}. Check the address.") from None
+        reason = " ".join(str(error).split())
+        raise ConnectionError(f"there is no Ray cluster at {address}: {reason}. Check the address.") from None
 
 
 def compute_remotely(message: str) -> tuple[str, dict[str, bytes]]:
@@ -324,24 +299,17 @@ def compute_remotely(message: str) -> tuple[str, dict[str, bytes]]:
     with tempfile.TemporaryDirectory(prefix="esupcon-run-") as place:
         store = Store(place)
         store.create()
-        event = compute(task.model_copy(update={"store": place}), lambda: False, lambda event: None)
-        folder = store.run_folder(task.key)
-        paths = [path for path in folder.rglob("*") if path.is_file()] if event.kind == "finished" else []
-        return event.model_dump_json(), {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        event = compute(task.model_copy(update={"store": place}), lambda: False)
+        folder = store.run_folder(task.key)  # there is none if the run has failed
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        return event.model_dump_json(), files
 
 
-def store_files(task: Task, files: dict[str, bytes]) -> None:
-    """Write the files of a remote run beside the others, then rename their folder into the store."""
-    store = Store(task.store)
-    folder = store.root / "work" / f".{task.key}-{uuid.uuid4().hex[:8]}"
-    try:
-        for name, content in files.items():
-            path = folder / name
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise OSError(f"a worker sent a file outside its folder: {name}")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, content)
-        store.finish(task.key, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(store.work_folder(task.key), ignore_errors=True)  # what a local process may have started
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Write the files of a remote run; refuse names outside the folder."""
+    for name, content in files.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise OSError(f"a worker sent a file outside its folder: {name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, content)

@@ -1,7 +1,7 @@
 """Tables and profiles as data, and the runs that they describe. Nothing here reads data or imports torch.
 
 The settings of a run come from four places; the later one wins: the table, the profile, the column (or the point of
-the table's grid), and what the caller overrides (`--set`).
+the table's grid), and what the caller overrides (`--set`). What none of them sets has the value of `SETTINGS`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,20 @@ from esupcon.data import DataOptions
 from esupcon.methods import METHODS
 from esupcon.spec import RunSpec, TrainSpec
 
+#: Every training setting of the paper's tables. They do not follow the defaults of TrainSpec, which may improve.
+SETTINGS: dict[str, Any] = {
+    **{"encoder": "auto", "epochs": 100, "steps": None, "batch_size": 256, "micro_batch": None},
+    **{"lr": None, "optimizer": "sgd", "momentum": 0.9, "weight_decay": 5e-4, "warmup": 0.1},
+    **{"temperature": 0.1, "prototype_weight": 1.0, "prototype_lr": 1.0, "spce_average": "class"},
+    **{"projection_dim": 128, "augmentation": "auto", "precision": "auto", "threads": 1, "compile": False},
+    **{"class_weight": None, "patience": None},
+}
 MAX_RUNS = 20_000
 _MAX_FILE_BYTES = 10_000_000
 _SCENARIO = ("n_train", "imbalance_rate", "noise_rate", "noise_kind")
-_RUN_SETTINGS = (*_SCENARIO, "validation_fraction")
-_DATA_SETTINGS = tuple(name for name, field in DataOptions.model_fields.items() if not field.exclude)
+_RUN_SETTINGS = {*_SCENARIO, "validation_fraction"}
+_DATA_SETTINGS = {name for name, field in DataOptions.model_fields.items() if not field.exclude}
+_KNOWN = TrainSpec.model_fields.keys() | _RUN_SETTINGS | _DATA_SETTINGS
 # What the plan decides for each run, and the option of `esupcon reproduce` that narrows it.
 _DECIDED = {"method": "--method", "seed": "--seeds", "source": "--dataset", "dataset": "--dataset"}
 
@@ -106,17 +115,14 @@ class Table(Record):
     modules: Words = ()
     notes: Words = ()
     train: Settings = {}
-    grid: dict[str, list[Any]] = {}
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     columns: tuple[Column, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _check_columns_and_grid(self) -> Table:
+    def _check_columns(self) -> Table:
         (place, n), *_ = Counter(column.place for column in self.columns).most_common()
         if n > 1:
             raise ValueError(f"two columns are called {' '.join(place)}; give each its own setting")
-        for axis, values in self.grid.items():
-            if not values:
-                raise ValueError(f"the axis {axis} of the grid has no values")
         return self
 
 
@@ -147,37 +153,29 @@ class Profile(Record):
     table: dict[str, TableChange] = {}
 
 
-def shipped(kind: Literal["tables", "profiles"]) -> tuple[str, ...]:
+def shipped(folder: Literal["tables", "profiles"]) -> tuple[str, ...]:
     """Return the names of the tables or profiles that come with the package."""
-    folder = resources.files("esupcon.experiments").joinpath(kind)
-    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+    files = resources.files("esupcon.experiments").joinpath(folder).iterdir()
+    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
 
 
-def read_table(name: str) -> tuple[Table, Path | None]:
-    """Return a shipped table by its name, or a table file by its path, with that path."""
-    return _read_toml(Table, "tables", name)
-
-
-def read_profile(name: str) -> Profile:
-    """Return a shipped profile by its name, or a profile file by its path."""
-    return _read_toml(Profile, "profiles", name)[0]
-
-
-def _read_toml(kind: type[Model], folder: Literal["tables", "profiles"], name: str) -> tuple[Model, Path | None]:
-    path, word = Path(name), folder.removesuffix("s")
-    is_shipped = name in shipped(folder)
-    if not is_shipped and not path.is_file():
-        raise FileNotFoundError(
-            f"{name!r} is neither a shipped {word} ({', '.join(shipped(folder))}) nor a file. Check the name."
-        )
-    if not is_shipped and path.stat().st_size > _MAX_FILE_BYTES:
+def read_toml(kind: type[Model], name: str) -> Model:
+    """Return a shipped table or profile (`kind`) by its name, or that of a file by its path."""
+    folder: Literal["tables", "profiles"] = "profiles" if kind is Profile else "tables"
+    path, word, known = Path(name), folder.removesuffix("s"), shipped(folder)
+    if name in known:
+        text = resources.files("esupcon.experiments").joinpath(folder, f"{name}.toml").read_bytes()
+    elif not path.is_file():
+        raise FileNotFoundError(f"{name!r} is neither a shipped {word} ({', '.join(known)}) nor a file. Check it.")
+    elif path.stat().st_size > _MAX_FILE_BYTES:
         raise ValueError(f"{path} must be a {word} file of at most {_MAX_FILE_BYTES / 1e6:.0f} MB; it is larger.")
-    source = resources.files("esupcon.experiments").joinpath(folder, f"{name}.toml") if is_shipped else path
+    else:
+        text = path.read_bytes()
     try:
-        content = tomllib.loads(source.read_text(encoding="utf-8"))
+        content = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} must be TOML; it is not: {one_line(error)}. Fix the file.") from None
-    return _validated(kind, {"name": path.stem, **content}, f"{word} {name}"), None if is_shipped else path
+    return _validated(kind, {"name": path.stem, **content}, f"{word} {name}")
 
 
 def _validated(kind: type[Model], content: Mapping[str, Any], what: str) -> Model:
@@ -207,9 +205,8 @@ class Plugin(Record):
         name = f"esupcon_plugin_{self.sha256[:12]}"
         if name in sys.modules:
             return
-        module = types.ModuleType(name)
+        module = sys.modules[name] = types.ModuleType(name)
         module.__file__ = self.path
-        sys.modules[name] = module
         try:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
         except Exception as error:
@@ -217,20 +214,16 @@ class Plugin(Record):
             raise ValueError(f"{self.path}: {type(error).__name__}: {error}. Fix the module.") from error
 
 
-def _read_plugins(table: Table, path: Path | None) -> tuple[Plugin, ...]:
-    folder = (path or Path()).parent
-    plugins = []
-    for name in table.modules:
-        file, what = folder / name, f"table {table.name} names the module {name}"
-        if not file.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"{what}, which lies outside its folder. Move it there.")
-        if file.suffix != ".py" or not file.is_file() or file.stat().st_size > _MAX_FILE_BYTES:
-            raise FileNotFoundError(f"{what}; {file} is not a Python file.")
-        try:
-            plugins.append(Plugin(name=file.stem, path=str(file), text=file.read_text(encoding="utf-8")))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{what}, which must be in UTF-8: {error}.") from None
-    return tuple(plugins)
+def _read_plugin(table: Table, folder: Path, name: str) -> Plugin:
+    file, what = folder / name, f"table {table.name} names the module {name}"
+    if not file.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{what}, which lies outside its folder. Move it there.")
+    if file.suffix != ".py" or not file.is_file() or file.stat().st_size > _MAX_FILE_BYTES:
+        raise FileNotFoundError(f"{what}; {file} is not a Python file.")
+    try:
+        return Plugin(name=file.stem, path=str(file), text=file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what}, which must be in UTF-8: {error}.") from None
 
 
 # --- Plans -----------------------------------------------------------------------------------------------------------
@@ -302,88 +295,70 @@ def make_plan(
     `overrides` replace settings of every run. The modules of a table are executed if `allow_code` is true, and never
     if `dry_run` is.
     """
-    about, path = read_table(table)
-    scale = read_profile(profile) if isinstance(profile, str) else profile
-    plugins = _read_plugins(about, path)
+    about = read_toml(Table, table)
+    scale = read_toml(Profile, profile) if isinstance(profile, str) else profile
+    plugins = tuple(_read_plugin(about, Path(table).parent, name) for name in about.modules)
     if plugins and not dry_run:
         if not allow_code:
             names = ", ".join(plugin.path for plugin in plugins)
             raise ValueError(f"table {about.name} runs Python code: {names}. Read it, then pass --allow-code.")
         for plugin in plugins:
             plugin.execute()
-    change = scale.table.get(about.name, TableChange())
+    change, overrides = scale.table.get(about.name, TableChange()), overrides or {}
     printed = {column.place: column for column in about.columns}
-    columns = list(about.columns)
-    if change.columns:
-        columns = []
-        for entry in change.columns:
-            original = printed.get((entry.get("dataset", ""), entry.get("setting", "full")))
-            content = {**(original.model_dump() if original else {}), **entry}
-            columns.append(_validated(Column, content, f"a column of {about.name} in the profile"))
-    datasets = _choose(datasets, [column.dataset for column in columns], "data set")
-    settings = _choose(settings, [column.setting for column in columns], "setting")
-    columns = [column for column in columns if column.dataset in datasets and column.setting in settings]
+    columns = []
+    for entry in change.columns or [column.model_dump() for column in about.columns]:
+        original = printed.get((entry.get("dataset", ""), entry.get("setting", "full")))
+        content = {**(original.model_dump() if original else {}), **entry}
+        columns.append(_validated(Column, content, f"a column of {about.name} in the profile"))
+    _check_known(datasets, [column.dataset for column in columns], "data set")
+    _check_known(settings, [column.setting for column in columns], "setting")
+    columns = [one for one in columns if one.dataset in (datasets or [one.dataset])]
+    columns = [one for one in columns if one.setting in (settings or [one.setting])]
     if not columns:
         raise ValueError("no column has both that data set and that setting. --dry-run lists the columns.")
     usual = change.methods or about.methods
     if not (plugins and dry_run):  # a module that is not executed may register methods
-        _choose(usual, METHODS, f"table {about.name}: method")
-        _choose(methods, METHODS, "method")
+        _check_known(usual, METHODS, f"table {about.name}: method")
+        _check_known(methods, METHODS, "method")
     # In the table's order; a method that the table leaves out may be wanted, too.
-    chosen = tuple(dict.fromkeys([*(one for one in usual if not methods or one in methods), *methods]))
-    grid, chosen_seeds = change.grid or about.grid, tuple(seeds) or tuple(range(change.seeds or scale.seeds))
-    _check_overrides(overrides or {}, grid, columns)
-    n_runs = math.prod(map(len, grid.values())) * len(columns) * len(chosen) * len(chosen_seeds)
+    chosen = dict.fromkeys([*(one for one in usual if not methods or one in methods), *methods])
+    grid, seeds = change.grid or about.grid, seeds or range(change.seeds or scale.seeds)
+    _check_overrides(overrides, grid, columns)
+    n_runs = math.prod(map(len, grid.values())) * len(columns) * len(chosen) * len(seeds)
     if n_runs > MAX_RUNS:
         raise ValueError(f"table {about.name} has {n_runs:,} runs; at most {MAX_RUNS:,} can be planned. Choose a part.")
-    rows = []
+
+    rows, what = [], f"table {about.name}, profile {scale.name}"
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    for column, point, method, seed in itertools.product(columns, points, chosen, chosen_seeds):
-        layers = (
-            {"threads": 1, "validation_fraction": scale.validation_fraction},
-            about.train,
-            {**scale.train, **scale.method.get(method, {}), **change.train},
-            {**column.scenario, **column.train, **point},
-            overrides or {},
-            {"method": method, "seed": seed},
-        )
-        what = f"table {about.name}, profile {scale.name}"
-        spec = _spec(column.dataset, {name: value for layer in layers for name, value in layer.items()}, plugins, what)
+    for column, point, method, seed in itertools.product(columns, points, chosen, seeds):
+        values = {
+            **{**SETTINGS, "validation_fraction": scale.validation_fraction, **about.train},
+            **{**scale.train, **scale.method.get(method, {}), **change.train},
+            **{**column.scenario, **column.train, **point},
+            **{**overrides, "method": method, "seed": seed},
+        }
+        spec = _spec(column.dataset, values, plugins, what)
         original = printed.get(column.place)
         is_reduced = original is not None and spec.n_train not in (None, original.n_train)
         words = [column.setting if not point or column.setting != "full" else "", _listing(point)]
         row = {
-            "table": about.name,
-            "profile": scale.name,
-            "dataset": column.dataset,
-            "setting": ", ".join(word for word in words if word),
-            "method": method,
-            "seed": seed,
-            "spec": spec,
+            **{"table": about.name, "profile": scale.name, "method": method, "seed": seed, "spec": spec, "grid": point},
+            **{"dataset": column.dataset, "setting": ", ".join(word for word in words if word)},
             "reduced": f"{spec.n_train:,} samples" if is_reduced else None,
-            "grid": point,
             "paper_accuracy": column.paper_accuracy.get(method),
             "paper_ece": column.paper_ece.get(method),
         }
         rows.append(_validated(Row, row, what))
-    return Plan(
-        table=about.name,
-        profile=scale.name,
-        notes=(*about.notes, *scale.notes),
-        rows=tuple(rows),
-        plugins=plugins,
-        **about.model_dump(include={"title", "paper", "measure", "baseline"}),
-    )
+    texts = about.model_dump(include={"title", "paper", "measure", "baseline"})
+    notes = (*about.notes, *scale.notes)
+    return Plan(table=about.name, profile=scale.name, notes=notes, rows=tuple(rows), plugins=plugins, **texts)
 
 
-def _choose(wanted: Collection[str], known: Collection[str], word: str) -> Collection[str]:
-    """Return what is wanted, by default all; raise if something is not known."""
-    unknown = [one for one in wanted if one not in known]
-    if unknown:
-        raise ValueError(
-            f"{word} must be among {', '.join(dict.fromkeys(known))}; got {', '.join(map(one_line, unknown))}."
-        )
-    return wanted or known
+def _check_known(wanted: Collection[str], known: Collection[str], word: str) -> None:
+    if unknown := [one for one in wanted if one not in known]:
+        choices = ", ".join(dict.fromkeys(known))
+        raise ValueError(f"{word} must be among {choices}; got {', '.join(map(one_line, unknown))}.")
 
 
 def _check_overrides(overrides: Mapping[str, Any], grid: Mapping[str, Any], columns: Sequence[Column]) -> None:
@@ -405,13 +380,13 @@ def _listing(settings: Settings) -> str:
 
 
 def _spec(source: str, settings: Settings, plugins: Sequence[Plugin], what: str) -> RunSpec:
-    known = {*TrainSpec.model_fields, *_RUN_SETTINGS, *_DATA_SETTINGS}
-    if unknown := settings.keys() - known:
-        choices = ", ".join(sorted(known - _DECIDED.keys()))
+    if unknown := settings.keys() - _KNOWN:
+        choices = ", ".join(sorted(_KNOWN - _DECIDED.keys()))
         raise ValueError(f"{what}: unknown setting {min(unknown)!r}; choose from {choices}.")
-    places = {"run": _RUN_SETTINGS, "data": _DATA_SETTINGS, "train": known - {*_RUN_SETTINGS, *_DATA_SETTINGS}}
-    parts = {place: {n: value for n, value in settings.items() if n in names} for place, names in places.items()}
-    run = {"source": source, **parts.pop("run"), **parts, "plugins": {one.name: one.sha256 for one in plugins}}
+    run: Settings = {"source": source, "data": {}, "train": {}, "plugins": {one.name: one.sha256 for one in plugins}}
+    for name, value in settings.items():
+        place = run if name in _RUN_SETTINGS else run["data" if name in _DATA_SETTINGS else "train"]
+        place[name] = value
     try:
         return RunSpec.read(run)  # methods are checked before; those of a module that is not executed are unknown
     except ValidationError as error:

@@ -22,28 +22,16 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from esupcon._io import (
-    OwnedFolder,
-    check_memory,
-    first_error,
-    locked,
-    one_line,
-    read_json,
-    read_json_lines,
-    sealed,
-    unsealed,
-    write_bytes,
-    write_json,
-    write_whole,
-)
+from esupcon import _io
+from esupcon._io import one_line, write_json
 from esupcon.experiments.plan import Plan
 from esupcon.spec import RunSpec, key_of
 from esupcon.training.result import HISTORY_FILE, RESULT_FILE, TIMING_FILE, Result
@@ -52,7 +40,6 @@ LOG_FILE = "log.txt"
 STUDY_SUFFIX = ".jsonl"
 _FOLDERS = ("runs", "work", "stages", "failed", "plans", "locks", "aside")
 _MEMORY_PER_BYTE = 20  # of JSON: upper bound of what its values take in memory
-
 _CURVES = {"history": HISTORY_FILE, "timing": TIMING_FILE}
 
 State = Literal["done", "running", "begun", "failed", "open"]
@@ -75,15 +62,15 @@ class StoredRun:
     @property
     def history(self) -> Lines:
         """One record per epoch: stage, loss, held-out accuracy."""
-        return self.lines("history")
+        return self._lines("history")
 
     @property
     def timing(self) -> Lines:
         """One record per epoch: seconds, images per second."""
-        return self.lines("timing")
+        return self._lines("timing")
 
-    def lines(self, name: str) -> Lines:
-        return self.curves[name] if self.folder is None else read_json_lines(self.folder / _CURVES[name])
+    def _lines(self, name: str) -> Lines:
+        return self.curves[name] if self.folder is None else _io.read_json_lines(self.folder / _CURVES[name])
 
     @property
     def accuracy(self) -> float | None:
@@ -101,7 +88,6 @@ class StoredRun:
 class Contents:
     """Everything in a store or study. `problems` has one line for each plan or run that cannot be read."""
 
-    path: Path
     plans: list[Plan]
     runs: dict[str, StoredRun]
     problems: list[str]
@@ -118,7 +104,7 @@ class Store:
         """Create the folders; refuse a folder that holds files of others under these names."""
         if self.root.is_file():
             raise ValueError(f"{self.root} is a file; a store is a folder. Bring a study into one: import_study.")
-        owned = OwnedFolder(self.root, _FOLDERS)
+        owned = _io.OwnedFolder(self.root, _FOLDERS)
         try:
             owned.claim()
         except ValueError:
@@ -152,7 +138,7 @@ class Store:
 
     def locked(self, key: str) -> AbstractContextManager[bool | None]:
         """Hold the lock of a run: True if held, False if another process computes it, None if locks do not work."""
-        return locked(self.root / "locks" / f"{key}.lock")
+        return _io.locked(self.root / "locks" / f"{key}.lock")
 
     def is_running(self, key: str) -> bool:
         if not (self.root / "locks" / f"{key}.lock").exists():
@@ -163,11 +149,18 @@ class Store:
     def is_done(self, key: str) -> bool:
         return (self.run_folder(key) / RESULT_FILE).is_file()
 
+    def state(self, key: str) -> State:
+        if self.is_done(key):
+            return "done"
+        if self.is_running(key):
+            return "running"
+        if self.failure(key) is not None:
+            return "failed"
+        return "begun" if self.work_folder(key).is_dir() else "open"
+
     def keys(self) -> list[str]:
         """Return the keys of the finished runs, sorted."""
-        folder = self.root / "runs"
-        names = (entry.name for entry in os.scandir(folder) if entry.is_dir()) if folder.is_dir() else ()
-        return sorted(name for name in names if not name.startswith("."))
+        return sorted(path.name for path in (self.root / "runs").glob("[!.]*") if path.is_dir())
 
     def read(self, key: str) -> StoredRun:
         """Return a finished run; raise a ValueError that names the file if it is damaged or has another key."""
@@ -194,35 +187,34 @@ class Store:
         self._failure_file(key).unlink(missing_ok=True)
         return True
 
+    def add(self, key: str, write: Callable[[Path], None]) -> None:
+        """Store a run of another machine: `write` fills an empty folder with its files."""
+        folder = self.root / "work" / f".{key}-{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+        try:
+            write(folder)
+            self.finish(key, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.work_folder(key), ignore_errors=True)  # what a local process may have started
+
     def set_aside(self, key: str) -> Path:
         """Move a stored run out of the way without deleting it, so that it is computed again."""
-        place = self.root / "aside" / f"{key}-{uuid.uuid4().hex[:6]}"
-        self.run_folder(key).rename(place)
-        return place
+        return self.run_folder(key).rename(self.root / "aside" / f"{key}-{uuid.uuid4().hex[:6]}")
 
     def note_failure(self, key: str, error: str) -> None:
-        when = datetime.now(UTC).isoformat(timespec="seconds")
-        write_json(self._failure_file(key), {"error": error, "when": when})
+        write_json(self._failure_file(key), {"error": error})
 
     def failure(self, key: str) -> str | None:
         """Return the error of the last attempt at a run, or None."""
         path = self._failure_file(key)
         try:
-            return str(_read_file(path)["error"]) if path.is_file() else None
+            return str(_read_json(path)["error"]) if path.is_file() else None
         except (ValueError, KeyError, TypeError, OSError):
             return f"{path} cannot be read"
 
     def _failure_file(self, key: str) -> Path:
         return self.root / "failed" / f"{key}.json"
-
-    def state(self, key: str) -> State:
-        if self.is_done(key):
-            return "done"
-        if self.is_running(key):
-            return "running"
-        if self.failure(key) is not None:
-            return "failed"
-        return "begun" if self.work_folder(key).is_dir() else "open"
 
     def write_plan(self, plan: Plan) -> None:
         """Store which runs were planned; the same runs again replace the earlier plan."""
@@ -234,7 +226,7 @@ class Store:
         plans, problems = [], []
         for path in sorted((self.root / "plans").glob("*.json")):
             try:
-                plans.append(_read_plan(_read_file(path), path))
+                plans.append(_read_plan(_read_json(path), path))
             except (ValueError, OSError) as error:
                 problems.append(f"a plan is left out: {one_line(error)} The command that made it makes it again.")
         return sorted(plans, key=lambda plan: plan.asked), problems
@@ -260,7 +252,7 @@ def _read_store(store: Store) -> Contents:
             problems.append(f"run {one_line(key)} is left out: {one_line(error)}")
     plans, unreadable = store.plans()
     failures = {path.stem: store.failure(path.stem) or "" for path in sorted((store.root / "failed").glob("*.json"))}
-    return Contents(store.root, plans, runs, [*problems, *unreadable], failures)
+    return Contents(plans, runs, [*problems, *unreadable], failures)
 
 
 # --- Studies: all finished runs in one file --------------------------------------------------------------------------
@@ -277,14 +269,11 @@ def export_study(store: Store, path: str | os.PathLike[str]) -> int:
         raise ValueError(f"{contents.problems[0]} Repair or remove it before you publish {store.root}.")
     if Path(path).suffix != STUDY_SUFFIX:
         raise ValueError(f"a study is a file named *{STUDY_SUFFIX}; got {path}.")
-
-    lines: list[dict[str, Any]] = [{"plan": plan.model_dump(mode="json")} for plan in contents.plans]
-    lines += [
-        {"result": run.result.model_dump(mode="json"), "history": run.history, "timing": run.timing}
-        for run in contents.runs.values()
-    ]
-    texts = (json.dumps(sealed(line), sort_keys=True, separators=(",", ":")).encode() + b"\n" for line in lines)
-    write_whole(path, lambda file: file.writelines(texts))
+    lines: Lines = [{"plan": plan.model_dump(mode="json")} for plan in contents.plans]
+    for run in contents.runs.values():
+        lines.append({"result": run.result.model_dump(mode="json"), "history": run.history, "timing": run.timing})
+    texts = (json.dumps(_io.sealed(line), sort_keys=True, separators=(",", ":")).encode() + b"\n" for line in lines)
+    _io.write_whole(path, lambda file: file.writelines(texts))
     return len(contents.runs)
 
 
@@ -296,12 +285,13 @@ def import_study(path: str | os.PathLike[str], store: Store) -> int:
         store.write_plan(plan)
     missing = [run for run in contents.runs.values() if not store.is_done(run.key)]
     for run in missing:
-        folder = store.root / "work" / f".{run.key}-{uuid.uuid4().hex[:8]}"
-        folder.mkdir()
-        for name, file in _CURVES.items():
-            write_bytes(folder / file, b"".join(json.dumps(line).encode() + b"\n" for line in run.lines(name)))
-        run.result.write(folder)
-        store.finish(run.key, folder)
+
+        def write(folder: Path, run: StoredRun = run) -> None:
+            for name, file in _CURVES.items():
+                (folder / file).write_text("".join(json.dumps(line) + "\n" for line in run.curves[name]))
+            run.result.write(folder)
+
+        store.add(run.key, write)
     return len(missing)
 
 
@@ -313,32 +303,32 @@ def _read_study(path: Path) -> Contents:
     for number, text in enumerate(path.read_bytes().splitlines(), start=1):
         where = f"line {number} of {path}"
         try:
-            line = unsealed(json.loads(text), where)
+            line = _io.unsealed(json.loads(text), where)
             if "plan" in line:
                 plans.append(_read_plan(line["plan"], where))
             else:
                 result = Result.parse(line.get("result"), where)
-                lines = {name: [one for one in line.get(name, ()) if isinstance(one, dict)] for name in _CURVES}
-                runs[result.key] = StoredRun(result.key, result, None, lines)
+                curves = {name: [one for one in line.get(name, ()) if isinstance(one, dict)] for name in _CURVES}
+                runs[result.key] = StoredRun(result.key, result, None, curves)
         except (ValueError, TypeError, RecursionError) as error:
             problems.append(f"{where} is left out: {one_line(error)}")
-    return Contents(path, sorted(plans, key=lambda plan: plan.asked), runs, problems, {})
+    return Contents(sorted(plans, key=lambda plan: plan.asked), runs, problems, {})
 
 
 def _check_size(path: Path) -> None:
     """Raise a ValueError if a JSON file is too large to be read on this machine."""
     if path.is_file():
-        check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
+        _io.check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
 
 
-def _read_file(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     _check_size(path)
-    return read_json(path)
+    return _io.read_json(path)
 
 
 def _read_plan(content: Any, where: object) -> Plan:
     try:
         return Plan.model_validate(content)
     except ValueError as error:  # also text that is not valid Unicode
-        reason = first_error(error) if isinstance(error, ValidationError) else error
+        reason = _io.first_error(error) if isinstance(error, ValidationError) else error
         raise ValueError(f"{where} is not a plan of runs: {reason}.") from None

@@ -41,30 +41,25 @@ def main() -> None:
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
-    def report(event: Event) -> None:
-        channel.write(event.model_dump_json() + "\n")
-        channel.flush()
-
     try:
         while (line := lines.get()) is not None and not stopping.is_set():
-            report(compute(Task.model_validate_json(line), stopping.is_set, report))
+            channel.write(compute(Task.model_validate_json(line), stopping.is_set).model_dump_json() + "\n")
+            channel.flush()
     except BrokenPipeError:
         return  # the driver has died; what was computed is stored
 
 
-def compute(task: Task, should_stop: Callable[[], bool], report: Callable[[Event], None]) -> Event:
+def compute(task: Task, should_stop: Callable[[], bool]) -> Event:
     """Compute a run under its lock and move it into the store. A failed run is an event, not an exception."""
+    from esupcon.training import TrainingInterrupted  # noqa: PLC0415 - slow to import
+
     store, key = Store(task.store), task.key
     with store.locked(key) as held:
         if held is False:
             return Event(key=key, kind="running_elsewhere")
-        if store.is_done(key):
-            return Event(key=key, kind="finished")
-        report(Event(key=key, kind="started"))
-        from esupcon.training import TrainingInterrupted  # noqa: PLC0415 - slow to import
-
         try:
-            _train(task, store, should_stop)
+            if not store.is_done(key):
+                _train(task, store, should_stop)
         except TrainingInterrupted:
             return Event(key=key, kind="stopped")
         except (Exception, SystemExit) as error:  # a plugin may exit

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from esupcon._console import count
 from esupcon.experiments.plan import Plan, Row
 from esupcon.experiments.store import StoredRun
-from esupcon.probability import Figures
 from esupcon.report.format import dataset_title, method_order, method_title
 from esupcon.spec import RunSpec
 
@@ -76,41 +75,32 @@ def peak_megabytes(run: StoredRun) -> float | None:
     return provenance.peak_memory_bytes / 2**20
 
 
-def _accuracy(figures: Figures | None) -> float | None:
-    return None if figures is None else 100 * figures.accuracy
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 9)
 
 
+_ACCURACY = Measure(
+    *("accuracy", "Accuracy on the test set", "%", 1, False),
+    of=lambda run: _percent(run.accuracy),
+    paper=lambda row: row.paper_accuracy,
+)
+_HELD_OUT = Measure(  # a table for choosing settings shows nothing of the test set
+    *("held_out", "Accuracy on held-out training samples", "%", 1, False),
+    of=lambda run: _percent(found.accuracy if (found := run.result.metrics.held_out) else None),
+)
+_ECE = Measure(
+    *("ece", "ECE after calibration", "%", 2, True),
+    of=lambda run: _percent(found.ece_after if (found := run.result.calibration.paper) else None),
+    paper=lambda row: _percent(row.paper_ece),
+)
+_ECE_BEFORE = Measure(
+    *("ece_before", "ECE before calibration", "%", 2, True),
+    of=lambda run: _percent(found.ece_before if (found := run.result.calibration.paper) else None),
+)
+_STEP_TIME = Measure("step_time", "Time of a training step", "ms", 1, True, of=step_milliseconds, relative=True)
+_MEMORY = Measure("memory", "Peak memory", "MB", 0, True, of=peak_megabytes, relative=True)
 # A table names one of these keys and is shown once for each of its measures.
-PANELS: dict[str, tuple[Measure, ...]] = {
-    "accuracy": (
-        Measure(
-            *("accuracy", "Accuracy on the test set", "%", 1, False),
-            of=lambda run: _accuracy(run.result.metrics.test),
-            paper=lambda row: row.paper_accuracy,
-        ),
-    ),
-    "held_out": (  # a table for choosing settings shows nothing of the test set
-        Measure(
-            *("held_out", "Accuracy on held-out training samples", "%", 1, False),
-            of=lambda run: _accuracy(run.result.metrics.held_out),
-        ),
-    ),
-    "ece": (
-        Measure(
-            *("ece", "ECE after calibration", "%", 2, True),
-            of=lambda run: 100 * found.ece_after if (found := run.result.calibration.paper) else None,
-            paper=lambda row: None if row.paper_ece is None else round(100 * row.paper_ece, 6),
-        ),
-        Measure(
-            *("ece_before", "ECE before calibration", "%", 2, True),
-            of=lambda run: 100 * found.ece_before if (found := run.result.calibration.paper) else None,
-        ),
-    ),
-    "cost": (
-        Measure("step_time", "Time of a training step", "ms", 1, True, of=step_milliseconds, relative=True),
-        Measure("memory", "Peak memory", "MB", 0, True, of=peak_megabytes, relative=True),
-    ),
-}
+PANELS = {"accuracy": (_ACCURACY,), "held_out": (_HELD_OUT,), "ece": (_ECE, _ECE_BEFORE), "cost": (_STEP_TIME, _MEMORY)}
 
 # --- Tables ----------------------------------------------------------------------------------------------------------
 
@@ -192,31 +182,28 @@ def result_tables(plans: Iterable[Plan], runs: Mapping[str, StoredRun]) -> list[
     groups: dict[tuple[str, str], list[Plan]] = {}
     for plan in plans:
         groups.setdefault((plan.table, plan.profile), []).append(plan)
-    tables = []
-    for name, profile in sorted(
-        groups, key=lambda group: _ORDER.index(group[0]) if group[0] in _ORDER else len(_ORDER)
-    ):
-        group = groups[name, profile]
-        last = group[-1]
-        columns, notes = _columns(group)
-        methods = method_order(row.method for plan in group for row in plan.rows)
-        measures = PANELS.get(last.measure, PANELS["accuracy"])
-        keys = {row.key for column in columns for rows in column.rows.values() for row in rows}
-        table = ResultTable(
-            name,
-            profile,
-            title=last.title or name,
-            paper=last.paper,
-            notes=[*last.notes, *notes],
-            commands=list(dict.fromkeys(plan.command for plan in group if plan.command)),
-            baseline=last.baseline,
-            methods=methods,
-            columns=columns,
-            panels=[_panel(measure, methods, columns, last.baseline, runs) for measure in measures],
-            n_done=len(keys & runs.keys()),
-        )
-        tables.append(table)
-    return tables
+    tables = [_result_table(group, runs) for group in groups.values()]
+    return sorted(tables, key=lambda table: _ORDER.index(table.name) if table.name in _ORDER else len(_ORDER))
+
+
+def _result_table(plans: Sequence[Plan], runs: Mapping[str, StoredRun]) -> ResultTable:
+    last = plans[-1]
+    columns, notes = _columns(plans)
+    methods = method_order(row.method for plan in plans for row in plan.rows)
+    measures = PANELS.get(last.measure, PANELS["accuracy"])
+    return ResultTable(
+        last.table,
+        last.profile,
+        title=last.title or last.table,
+        paper=last.paper,
+        notes=[*last.notes, *notes],
+        commands=list(dict.fromkeys(plan.command for plan in plans if plan.command)),
+        baseline=last.baseline,
+        methods=methods,
+        columns=columns,
+        panels=[_panel(measure, methods, columns, last.baseline, runs) for measure in measures],
+        n_done=len({row.key for column in columns for rows in column.rows.values() for row in rows} & runs.keys()),
+    )
 
 
 def _columns(plans: Sequence[Plan]) -> tuple[list[Column], list[str]]:

@@ -18,14 +18,7 @@ import numpy as np
 
 from esupcon._console import printable
 from esupcon.probability import CalibrationFigures
-from esupcon.report.aggregate import (
-    Panel,
-    ResultTable,
-    number_in,
-    peak_megabytes,
-    step_milliseconds,
-    summary_of,
-)
+from esupcon.report.aggregate import Panel, ResultTable, number_in, peak_megabytes, step_milliseconds, summary_of
 from esupcon.report.content import Confusion, Content, DrawnColumn
 from esupcon.report.format import dataset_title, html_text, method_title
 from esupcon.report.projection import MOST_CLASSES, Array, Embedding, tsne
@@ -66,8 +59,7 @@ class Section:
 
 
 Styles = Mapping[str, Mapping[str, str]]  # plotly's `line` of each method: colour and dash
-Trace = dict[str, Any]
-Figure = dict[str, Any]
+Trace = Figure = dict[str, Any]
 
 
 def sections(content: Content) -> list[Section]:
@@ -109,6 +101,10 @@ def styles(methods: Sequence[str]) -> dict[str, dict[str, str]]:
     others = itertools.cycle(_OTHER_COLOURS)
     dashed = zip(methods, itertools.cycle(_DASHES), strict=False)
     return {method: {"color": _COLOURS.get(method) or next(others), "dash": dash} for method, dash in dashed}
+
+
+def _cards(figures: Mapping[str, Figure]) -> list[Card]:
+    return [Card(method_title(method), figure, method) for method, figure in figures.items()]
 
 
 def _rounded(values: Iterable[Any], digits: int = 4) -> list[Any]:
@@ -158,15 +154,11 @@ def _heat_map(
 def reliability(column: DrawnColumn, style: Styles) -> Option:
     """Draw confidence against accuracy before and after calibration."""
     found = {method: run.result.calibration.paper for method, run in column.runs.items()}
-    cards = [
-        Card(method_title(method), _reliability_figure(figures, style[method]["color"]), method)
-        for method, figures in found.items()
-        if figures is not None
-    ]
-    return Option(column.label, cards, column.note)
+    drawn = {method: reliability_figure(one, style[method]["color"]) for method, one in found.items() if one}
+    return Option(column.label, _cards(drawn), column.note)
 
 
-def _reliability_figure(figures: CalibrationFigures, colour: str) -> Figure:
+def reliability_figure(figures: CalibrationFigures, colour: str) -> Figure:
     dotted = {"dash": "dot", "width": 1, "color": "#8a93a0"}
     traces = [_trace("scatter", "", x=[0, 1], y=[0, 1], mode="lines", line=dotted, hoverinfo="skip", showlegend=False)]
     open_mark = {"symbol": "circle-open", "line": {"width": 1.5}}
@@ -257,19 +249,14 @@ def _bars(
         summaries = [summary_of(group) for group in groups]
         deviations = _rounded((one and one.deviation for one in summaries), 3)
         if any(summaries):
+            whisker = {"type": "data", "color": "ink", "thickness": 1}
             trace = _trace(
                 "bar",
                 f"%{{fullData.name}}, %{{x}}: %{{y:.4g}} {unit}",
                 method,
                 x=names,
                 y=_rounded((one and one.mean for one in summaries), 3),
-                error_y={
-                    "type": "data",
-                    "array": deviations,
-                    "visible": any(deviations),
-                    "color": "ink",
-                    "thickness": 1,
-                },
+                error_y={**whisker, "array": deviations, "visible": any(deviations)},
                 marker={"color": style[method]["color"]},
                 texttemplate="%{y:.4g}",
                 textposition="inside",
@@ -335,15 +322,12 @@ def _map_card(panel: Panel, method: str, axes: Sequence[str], at: Mapping[tuple[
 def scarce_classes(column: DrawnColumn, style: Styles) -> Option:
     """Draw the mean accuracy of scarce and of other classes, for runs in which some classes were made scarce."""
     means: dict[str, tuple[list[float], list[float]]] = {method: ([], []) for method in column.all_runs}
-    for method, runs in column.all_runs.items():
-        for run in runs:
-            scarce, test = run.result.preparation.scenario.scarce_classes, run.result.metrics.test
-            for side, values in zip((True, False), means[method], strict=True):
-                classes = (
-                    [one for k, one in enumerate(test.per_class) if (k in scarce) is side] if scarce and test else []
-                )
-                found = [one.accuracy for one in classes if one.n and one.accuracy is not None]
-                values.extend([100 * sum(found) / len(found)] if found else [])
+    for method, run in ((method, run) for method, runs in column.all_runs.items() for run in runs):
+        scarce, test = run.result.preparation.scenario.scarce_classes, run.result.metrics.test
+        for side, values in zip((True, False), means[method], strict=True):
+            classes = [one for k, one in enumerate(test.per_class) if (k in scarce) is side] if scarce and test else []
+            found = [one.accuracy for one in classes if one.n and one.accuracy is not None]
+            values.extend([100 * sum(found) / len(found)] if found else [])
     title, names = "Scarce classes and other classes", ["scarce classes", "other classes"]
     cards = _bars(title, "mean accuracy of the classes in %", names, means, style)
     return Option(column.label, cards, "Means over all seeds; each seed draws its own scarce classes.")
@@ -358,7 +342,7 @@ def embedding_maps(drawn: Sequence[DrawnColumn]) -> list[Option]:
     options = []
     for column in columns[:MOST_MAPS]:
         found = column.embeddings.items()
-        cards = [Card(method_title(method), _embedding_figure(one, column.classes), method) for method, one in found]
+        cards = _cards({method: _embedding_figure(one, column.classes) for method, one in found})
         few = f" The {MOST_CLASSES} classes with most samples are shown." if len(column.classes) > MOST_CLASSES else ""
         options.append(Option(column.label, cards, column.note + few))
     if len(columns) > MOST_MAPS:
@@ -392,8 +376,7 @@ def _embedding_figure(given: Embedding, classes: Sequence[str]) -> Figure:
 
 def confusion_matrices(column: DrawnColumn) -> Option:
     """Draw confusion matrices; with many classes, those with most errors."""
-    found = column.confusions.items()
-    cards = [Card(method_title(method), _confusion_figure(one, column.classes), method) for method, one in found]
+    cards = _cards({method: _confusion_figure(one, column.classes) for method, one in column.confusions.items()})
     few = f" The {WORST_CLASSES} classes with most errors are shown; “others” are the remaining classes."
     return Option(column.label, cards, column.note + (few if len(column.classes) > MATRIX_CLASSES else ""))
 
