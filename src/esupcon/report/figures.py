@@ -59,7 +59,8 @@ class Section:
 
 
 Styles = Mapping[str, Mapping[str, str]]  # plotly's `line` of each method: colour and dash
-Trace = Figure = dict[str, Any]
+Trace = dict[str, Any]
+Figure = dict[str, Any]
 
 
 def sections(content: Content) -> list[Section]:
