@@ -1,4 +1,4 @@
-"""Views against their definition, what must not change them, tables, and mistakes."""
+"""Views against their definition, what must not change them, their distributions, tables, and mistakes."""
 
 import dataclasses
 import json
@@ -100,21 +100,9 @@ def slow_view(image, u, augmentation, mean, std):
     return (view.clip(0, 1) - mean) / std
 
 
-EVERYTHING = ImageAugmentation(
-    crop_area=(0.3, 0.9),
-    crop_aspect=(0.5, 2.0),
-    pad=1,
-    shift=0.2,
-    zoom=(0.7, 1.4),
-    rotation=40.0,
-    flip=0.5,
-    jitter=0.7,
-    brightness=0.6,
-    contrast=0.7,
-    saturation=0.8,
-    hue=0.3,
-    grey=0.3,
-)
+GEOMETRY = {"crop_area": (0.3, 0.9), "crop_aspect": (0.5, 2.0), "pad": 1, "shift": 0.2, "zoom": (0.7, 1.4)}
+COLOUR = {"jitter": 0.7, "brightness": 0.6, "contrast": 0.7, "saturation": 0.8, "hue": 0.3, "grey": 0.3}
+EVERYTHING = ImageAugmentation(**GEOMETRY, **COLOUR, rotation=40.0, flip=0.5)
 
 
 @pytest.mark.parametrize("padding", ["border", "zeros", "reflection"])
@@ -208,53 +196,6 @@ def test_view_depends_on_no_other_image(name):
     assert torch.equal(fewer[18], first[47])
 
 
-@pytest.fixture
-def restored_threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("restored_threads")
-@pytest.mark.parametrize("size", [(200, 3, 32, 32), (3, 3, 64, 64), (1, 1, 8, 8)])
-@pytest.mark.parametrize("name", FOR_IMAGES)
-def test_number_of_threads_does_not_change_a_bit(name, size):
-    images = pictures(*size)
-    results = []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        results.append(two_views(images, generator(1), name))
-    assert torch.equal(*results)
-
-
-def test_block_size_does_not_change_a_bit(monkeypatch):
-    images = pictures(50)
-    whole = two_views(images, generator(), EVERYTHING)
-    monkeypatch.setattr(augment, "BLOCK_FLOATS", 1)
-    assert torch.equal(two_views(images, generator(), EVERYTHING), whole)
-
-
-def test_views_differ_and_the_generator_advances():
-    images, source = pictures(4), generator()
-    first, second = two_views(images, source, "simclr"), two_views(images, source, "simclr")
-    assert not torch.equal(first, second)
-    assert not torch.equal(first[:4], first[4:])
-    assert torch.equal(two_views(images, generator(), SIMCLR), first)
-
-
-def test_global_random_state_is_unchanged():
-    before = torch.get_rng_state()
-    two_views(pictures(4), generator(), "simclr")
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_augmentations_that_share_entries_share_their_draws():
-    images = pictures(30)
-    coloured, plain = two_views(images, generator(), "simclr"), two_views(images, generator(), replace(SIMCLR, grey=0))
-    same = (coloured == plain).flatten(1).all(dim=1)
-    assert 0 < same.sum() < 60
-
-
 def test_none_only_normalises():
     images = pictures(5)
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -264,35 +205,179 @@ def test_none_only_normalises():
 
 
 @pytest.mark.parametrize("name", ["simclr", "light", "none"])
-def test_autocast_dtype_and_strides_do_not_change_the_views(name):
-    images = pictures(8)
+def test_threads_blocks_autocast_dtype_and_strides_do_not_change_a_bit(name, monkeypatch):
+    images, state, threads = pictures(60), torch.get_rng_state(), torch.get_num_threads()
     plain = two_views(images, generator(), name)
-    with torch.inference_mode():
-        assert torch.equal(two_views(images, generator(), name), plain)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(two_views(images, generator(), name), plain)
-    torch.set_default_dtype(torch.float64)
+    assert not plain.requires_grad
+    assert torch.equal(torch.get_rng_state(), state)
+
+    def same(batch):
+        return torch.equal(two_views(batch, generator(), name), plain)
+
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert same(images)
     try:
-        assert torch.equal(two_views(images, generator(), name), plain)
+        torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(3 - min(2, threads))
+        assert same(images)
     finally:
         torch.set_default_dtype(torch.float32)
-    strided = images.to(memory_format=torch.channels_last)
-    assert torch.equal(two_views(strided, generator(), name), plain)
-    assert torch.equal(two_views(torch.stack((images, images))[1], generator(), name), plain)
-    assert not plain.requires_grad
+        torch.set_num_threads(threads)
+    assert same(images.to(memory_format=torch.channels_last))
+    assert same(torch.stack((images, images))[1])
+    monkeypatch.setattr(augment, "BLOCK_FLOATS", 1)
+    assert same(images)
 
 
-def test_empty_batch_has_no_views():
-    assert two_views(pictures(0), generator(), "simclr").shape == (0, 3, 16, 16)
+def test_views_differ_and_augmentations_share_their_draws():
+    images, source = pictures(30), generator()
+    first, second = two_views(images, source, "simclr"), two_views(images, source, "simclr")
+    assert not torch.equal(first, second)
+    assert not torch.equal(first[:30], first[30:])
+    colourful = two_views(images, generator(), replace(SIMCLR, grey=0))
+    assert 0 < (first == colourful).flatten(1).all(dim=1).sum() < 60
+    assert two_views(images[:0], generator(), "simclr").shape == (0, 3, 16, 16)
     assert two_views(torch.zeros(0, 4), generator(), "table").shape == (0, 4)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_views_are_on_the_device_of_the_batch():
-    images = pictures(64)
-    here, there = (two_views(batch, generator(), "simclr") for batch in (images, images.cuda()))
-    assert there.device.type == "cuda"
-    torch.testing.assert_close(there.cpu(), here, atol=2e-2, rtol=0)
+# Distributions over many draws, measured on the views
+
+# Views as plain pixels in [0, 1].
+RAW = {"mean": 0.0, "std": 1.0}
+
+
+def same_distribution(sample, expected):
+    """Kolmogorov-Smirnov against a reference sample or a distribution; seeds are fixed, so this never flickers."""
+    test = stats.ks_2samp if isinstance(expected, np.ndarray) else stats.kstest
+    return test(np.asarray(sample, dtype=float), expected).pvalue > 1e-3
+
+
+def frequency_is(hits, probability):
+    """Within four standard deviations of a binomial."""
+    hits = np.asarray(hits)
+    return abs(hits.mean() - probability) < 4 * math.sqrt(probability * (1 - probability) / hits.size) + 1e-12
+
+
+@pytest.mark.parametrize("padding", ["reflection", "zeros"])
+def test_light_views_are_pad_crop_and_flip(padding):
+    image = torch.randint(0, 256, (1, 3, 8, 10), generator=generator(), dtype=torch.uint8)
+    views = two_views(
+        image.expand(2000, -1, -1, -1), generator(), replace(AUGMENTATIONS["light"], padding=padding), **RAW
+    )
+    mode = {"reflection": "symmetric", "zeros": "constant"}[padding]
+    padded = np.pad(image[0].numpy(), ((0, 0), (4, 4), (4, 4)), mode=mode)
+    outcomes = {}
+    for top in range(9):
+        for left in range(9):
+            crop = padded[:, top : top + 8, left : left + 10]
+            outcomes[crop.tobytes()] = (top, left, False)
+            outcomes[np.ascontiguousarray(crop[:, :, ::-1]).tobytes()] = (top, left, True)
+    seen = [outcomes[view.tobytes()] for view in (views * 255).round().to(torch.uint8).numpy()]
+    tops, lefts, flips = zip(*seen, strict=True)
+    for offsets in (tops, lefts):
+        assert stats.chisquare([offsets.count(k) for k in range(9)]).pvalue > 1e-3
+    assert frequency_is(flips, 0.5)
+
+
+def ramp(height=64, width=64):
+    """Red is 4x, green 4y, blue nothing: a view of it tells from where it was taken."""
+    image = torch.zeros(3, height, width, dtype=torch.uint8)
+    image[0] = 4 * torch.arange(width)
+    image[1] = 4 * torch.arange(height)[:, None]
+    return image
+
+
+def measured(augmentation, n=1500, height=64, width=64, seed=0):
+    """The maps of 2n views of a ramp, in pixels: derivatives (2n, 2, 2) and the middle's origin (2n, 2)."""
+    batch = ramp(height, width).expand(n, -1, -1, -1)
+    places = two_views(batch, generator(seed), augmentation, **RAW)[:, :2].double() * 255 / 4
+    row, column = height // 2, width // 2
+    along_x = (places[:, :, row, column + 7] - places[:, :, row, column - 8]) / 15
+    along_y = (places[:, :, row + 7, column] - places[:, :, row - 8, column]) / 15
+    middle = places[:, :, row - 1 : row + 1, column - 1 : column + 1].mean(dim=(2, 3))
+    return torch.stack((along_x, along_y), dim=-1).numpy(), middle.numpy() + 0.5
+
+
+def reference_crops(n, height, width, seed=0):
+    """Random resized crops by the textbook: draw area and aspect until the crop fits, then place it."""
+    rng = np.random.default_rng(seed)
+    crops = []
+    while len(crops) < n:
+        area = rng.uniform(0.2, 1.0) * height * width
+        aspect = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        wide, tall = math.sqrt(area * aspect), math.sqrt(area / aspect)
+        if wide <= width and tall <= height:
+            left, top = rng.uniform(0, width - wide), rng.uniform(0, height - tall)
+            crops.append((wide * tall / (height * width), wide / tall, left + wide / 2, top + tall / 2))
+    return np.array(crops).T
+
+
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (48, 64)])
+def test_simclr_crops_and_flips_have_the_reference_distribution(height, width):
+    derivative, middle = measured(replace(SIMCLR, jitter=0.0, grey=0.0), height=height, width=width)
+    s_x, s_y = derivative[:, 0, 0], derivative[:, 1, 1]
+    assert np.abs(derivative[:, [0, 1], [1, 0]]).max() < 1e-3
+    wide, tall = np.abs(s_x) * width, np.abs(s_y) * height
+    area, aspect, middle_x, middle_y = reference_crops(4000, height, width)
+    assert same_distribution(np.abs(s_x * s_y), area)
+    assert same_distribution(wide / tall, aspect)
+    assert same_distribution(middle[:, 0], middle_x)
+    assert same_distribution(middle[:, 1], middle_y)
+    assert frequency_is(s_x < 0, 0.5)
+    assert (s_y > 0).all()
+    share = np.abs(s_x * s_y)
+    assert 0.2 <= share.min() + 1e-3 < 0.22
+    assert share.max() <= 1 + 1e-3
+    assert abs(stats.pearsonr(share[:1500], share[1500:]).statistic) < 0.1
+    assert abs(stats.pearsonr(share, s_x < 0).statistic) < 0.1
+
+
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (40, 64)])
+def test_digits_move_a_little_and_never_flip(height, width):
+    augmentation = AUGMENTATIONS["digits"]
+    derivative, middle = measured(augmentation, height=height, width=width)
+    determinant = np.linalg.det(derivative)
+    assert (determinant > 0).all()
+    zoom = determinant**-0.5
+    angle = np.degrees(np.arctan2(derivative[:, 1, 0], derivative[:, 0, 0]))
+    # Turns and magnifies alike in both directions: a similarity in pixels whatever the sides.
+    np.testing.assert_allclose(derivative[:, 0, 0], derivative[:, 1, 1], atol=1e-3)
+    np.testing.assert_allclose(derivative[:, 0, 1], -derivative[:, 1, 0], atol=1e-3)
+    low, high = np.log(augmentation.zoom)
+    assert same_distribution(np.log(zoom), stats.uniform(low, high - low).cdf)
+    assert same_distribution(angle, stats.uniform(-12, 24).cdf)
+    assert same_distribution(middle[:, 0] / width - 0.5, stats.uniform(-0.1, 0.2).cdf)
+    assert same_distribution(middle[:, 1] / height - 0.5, stats.uniform(-0.1, 0.2).cdf)
+
+
+def flat_views(colour, augmentation, n=3000):
+    """Views of an image of one colour: (2n, 3) in [0, 1]."""
+    batch = torch.tensor(colour, dtype=torch.uint8).view(1, 3, 1, 1).expand(n, -1, 2, 2)
+    return two_views(batch, generator(2), augmentation, **RAW)[:, :, 0, 0].double().numpy()
+
+
+def test_hue_range_and_luma():
+    views = flat_views((140, 100, 120), ImageAugmentation(jitter=0.8, hue=0.1))
+    before = np.array([140, 100, 120]) / 255
+    i, q = np.array(augment.IQ) @ views.T
+    i0, q0 = np.array(augment.IQ) @ before
+    turns = np.angle((i + 1j * q) / (i0 + 1j * q0)) / (2 * np.pi)
+    on = np.abs(turns) > 1e-5
+    assert frequency_is(on, 0.8)
+    assert same_distribution(turns[on], stats.uniform(-0.1, 0.2).cdf)
+    np.testing.assert_allclose(views @ augment.LUMA, before @ augment.LUMA, atol=1e-5)
+    np.testing.assert_allclose(np.hypot(i, q), np.hypot(i0, q0), atol=1e-5)
+
+
+def test_brightness_and_greyscale_frequencies():
+    # Grey of one level is left alone by contrast, saturation, hue and greyscale: the whole augmentation may act.
+    factors = flat_views((120, 120, 120), SIMCLR)[:, 1] / (120 / 255)
+    on = np.abs(factors - 1) > 1e-4
+    assert frequency_is(on, 0.8)
+    assert same_distribution(factors[on], stats.uniform(0.6, 0.8).cdf)
+    first, second = np.split(np.ptp(flat_views((150, 90, 110), SIMCLR), axis=1) < 1e-5, 2)
+    for hits, probability in ((first, 0.2), (second, 0.2), (first & second, 0.04)):
+        assert frequency_is(hits, probability)
 
 
 # Tables
@@ -342,18 +427,9 @@ def test_table_views_commute_with_the_scale_of_the_features():
 
 
 def test_simclr_has_the_reference_numbers():
-    assert dataclasses.asdict(SIMCLR) == {
-        **dataclasses.asdict(ImageAugmentation()),
-        "crop_area": (0.2, 1.0),
-        "crop_aspect": (3 / 4, 4 / 3),
-        "flip": 0.5,
-        "jitter": 0.8,
-        "brightness": 0.4,
-        "contrast": 0.4,
-        "saturation": 0.4,
-        "hue": 0.1,
-        "grey": 0.2,
-    }
+    geometry = {"crop_area": (0.2, 1.0), "crop_aspect": (3 / 4, 4 / 3), "flip": 0.5}
+    colour = {"jitter": 0.8, "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1, "grey": 0.2}
+    assert ImageAugmentation(**geometry, **colour) == SIMCLR
     for augmentation in AUGMENTATIONS.values():
         json.dumps(dataclasses.asdict(augmentation))
         with pytest.raises(dataclasses.FrozenInstanceError):

@@ -19,41 +19,30 @@ SHAPE = (6, 1, 2, 2)
 ALL = np.arange(24, dtype=np.uint8).reshape(SHAPE)
 
 
-def filler(calls=None):
-    def fill(rows):
-        rows[:] = ALL
-        if calls is not None:
-            calls.append(1)
-        return {"word": "kept", "rows": {3: "x"}}
-
-    return fill
+def fill(rows):
+    rows[:] = ALL
+    return {"word": "kept", "rows": {3: "x"}}
 
 
-def silent(line):
-    pass
+def build(folder, fill=fill, key="k", log=lambda line: None):
+    return cached(folder, key, SHAPE, fill, log)
 
 
-def test_entry_is_built_once(tmp_path):
-    calls = []
-    for _ in range(3):
-        images, record = cached(tmp_path, "k", SHAPE, filler(calls), silent)
+def test_entry_is_built_once_and_writing_to_the_images_does_not_change_it(tmp_path):
+    for builder in (fill, None, None):
+        images, record = build(tmp_path, builder)
         np.testing.assert_array_equal(images, ALL)
         assert record == {"word": "kept", "rows": {"3": "x"}}
-    assert len(calls) == 1
-    assert isinstance(images, np.memmap)
+        assert isinstance(images, np.memmap)
+        images[:] = 255
     assert sorted(path.name for path in tmp_path.iterdir()) == [".k.lock", "k.json", "k.u8"]
-
-
-def test_writing_to_the_images_does_not_change_the_entry(tmp_path):
-    cached(tmp_path, "k", SHAPE, filler(), silent)[0][:] = 255
-    np.testing.assert_array_equal(cached(tmp_path, "k", SHAPE, filler(), silent)[0], ALL)
 
 
 def test_without_a_writable_folder_the_images_are_in_memory(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     lines = []
     for folder in (None, tmp_path / "file" / "cache"):
-        images, record = cached(folder, "k", SHAPE, filler(), lines.append)
+        images, record = build(folder, log=lines.append)
         np.testing.assert_array_equal(images, ALL)
         assert not isinstance(images, np.memmap)
         assert record == {"word": "kept", "rows": {"3": "x"}}
@@ -61,35 +50,25 @@ def test_without_a_writable_folder_the_images_are_in_memory(tmp_path, monkeypatc
     assert "is not writable" in lines[0]
     monkeypatch.setattr("esupcon._io.memory_budget", lambda: 10)
     with pytest.raises(ValueError, match="an array of 6 images of 2x2 needs"):
-        cached(None, "k", SHAPE, filler(), silent)
+        build(None)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_interrupted_build_leaves_nothing(tmp_path, error):
-    def fill(rows):
-        rows[:3] = 1
-        raise error
+def test_interrupted_build_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
 
-    with pytest.raises(error):
-        cached(tmp_path, "k", SHAPE, fill, silent)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, interrupted)
     assert [path.name for path in tmp_path.iterdir()] == [".k.lock"]
-    np.testing.assert_array_equal(cached(tmp_path, "k", SHAPE, filler(), silent)[0], ALL)
-
-
-def test_images_without_their_record_are_no_entry(tmp_path, monkeypatch):
-    """The record is written last: a process killed before it has built nothing."""
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(cache, "write_sealed_json", lambda *arguments: exec("raise KeyboardInterrupt"))
-        cached(tmp_path, "k", SHAPE, filler(), silent)
-    assert (tmp_path / "k.u8").exists()
-    calls = []
-    cached(tmp_path, "k", SHAPE, filler(calls), silent)
-    assert calls == [1]
+        patched.setattr(cache, "write_sealed_json", interrupted)
+        build(tmp_path)
+    np.testing.assert_array_equal(build(tmp_path)[0], ALL)  # without its record, which is written last, it is no entry
 
 
 @pytest.mark.parametrize("damage", ["truncate", "pixel", "no json", "bad json", "other json", "no images"])
 def test_damaged_entry_is_built_again(tmp_path, damage):
-    cached(tmp_path, "k", SHAPE, filler(), silent)
+    build(tmp_path)
     images, record = tmp_path / "k.u8", tmp_path / "k.json"
     match damage:
         case "truncate":
@@ -105,14 +84,14 @@ def test_damaged_entry_is_built_again(tmp_path, damage):
         case "no images":
             images.unlink()
     lines = []
-    np.testing.assert_array_equal(cached(tmp_path, "k", SHAPE, filler(), lines.append)[0], ALL)
+    np.testing.assert_array_equal(build(tmp_path, log=lines.append)[0], ALL)
     assert any("damaged; decoding them again" in line for line in lines) == (damage != "no json")
 
 
 def test_full_disk_is_reported_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
     with pytest.raises(OSError, match=r"need 0\.0 GB .* Pass a smaller image_size"):
-        cached(tmp_path, "k", SHAPE, filler(), silent)
+        build(tmp_path)
 
 
 BUILDER = """
@@ -158,30 +137,19 @@ def test_killed_build_is_no_entry_and_is_removed_later(tmp_path):
     victim.send_signal(signal.SIGKILL)
     victim.communicate()
     (left,) = (tmp_path / "cache").glob(".*.tmp")
-    cached(tmp_path / "cache", "other", SHAPE, filler(), silent)
+    build(tmp_path / "cache", key="other")
     assert left.exists()  # it might be a living one
     os.utime(left, (0, 0))
-    cached(tmp_path / "cache", "third", SHAPE, filler(), silent)
+    build(tmp_path / "cache", key="third")
     assert not left.exists()
 
 
-def test_second_start_decodes_nothing(tmp_path, monkeypatch):
-    root = class_folder(tmp_path / "set", {"a": 5, "b": 5})
-    (root / "a" / "bad.png").write_bytes(b"bad")
-    first = quietly(root, tmp_path)
-    monkeypatch.setattr(dataset, "decode_images", None)
-    second = quietly(root, tmp_path)
-    assert second.skipped == first.skipped
-    assert second.fingerprint == first.fingerprint
-    assert quietly(root, tmp_path, split_seed=5).fingerprint != first.fingerprint  # drawn from the same images
-
-
-@pytest.mark.parametrize("change", ["content", "name", "size", "channels", "new file", "restored time"])
-def test_what_changes_the_images_changes_the_key(tmp_path, monkeypatch, change):
+@pytest.mark.parametrize("change", ["none", "content", "name", "size", "channels", "new file", "restored time"])
+def test_images_are_decoded_again_if_and_only_if_they_may_differ(tmp_path, monkeypatch, change):
     root = class_folder(tmp_path / "set", {"a": 4, "b": 4})
-    quietly(root, tmp_path, image_size=8)
-    options = {"image_size": 8}
-    file = root / "a" / "000.png"
+    (root / "a" / "bad.png").write_bytes(b"bad")
+    first = quietly(root, tmp_path, image_size=8)
+    file, options = root / "a" / "000.png", {"image_size": 8}
     match change:
         case "content":
             saved(file)
@@ -194,24 +162,20 @@ def test_what_changes_the_images_changes_the_key(tmp_path, monkeypatch, change):
         case "new file":
             saved(root / "b" / "new.png")
         case "restored time":
-            before = file.stat()
-            content = bytearray(file.read_bytes())
+            before, content = file.stat(), file.read_bytes()
             time.sleep(0.02)  # past the granularity of the file system's clock
             file.write_bytes(content)
             os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     built = []
     real = dataset.decode_images
     monkeypatch.setattr(dataset, "decode_images", lambda *a, **k: built.append(1) or real(*a, **k))
-    quietly(root, tmp_path, **options)
-    assert built == [1]
-
-
-def test_without_cache_nothing_is_kept(tmp_path):
-    root = class_folder(tmp_path / "set", {"a": 4, "b": 4})
-    kept = quietly(root, tmp_path)
-    loose = quietly(root, tmp_path, cache=False, cache_dir=tmp_path / "unused")
-    assert not (tmp_path / "unused").exists()
-    assert loose.fingerprint == kept.fingerprint
+    second = quietly(root, tmp_path, **options)
+    assert built == [1] * (change != "none")
+    if change == "none":
+        assert (second.skipped, second.fingerprint) == (first.skipped, first.fingerprint)
+        loose = quietly(root, tmp_path, cache=False, cache_dir=tmp_path / "unused", image_size=8)
+        assert loose.fingerprint == first.fingerprint
+        assert not (tmp_path / "unused").exists()
 
 
 def test_places_of_the_cache(tmp_path, monkeypatch):
@@ -227,8 +191,6 @@ def test_places_of_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_root() == tmp_path / ".cache" / "esupcon"
-    monkeypatch.setattr("sys.platform", "darwin")
-    assert cache_root() == tmp_path / "Library" / "Caches" / "esupcon"
 
 
 def test_without_a_home_folder_images_are_decoded_and_named_sets_need_a_folder(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from esupcon.data import NAMES, load, named, source_digest
-from esupcon.data.named import data_root, download, extract
+from esupcon.data.named import download, extract
 
 RNG = np.random.default_rng(3)
 CIFAR10_CLASSES = b"airplane automobile bird cat deer dog frog horse ship truck".split()
@@ -100,27 +100,18 @@ def test_digits_are_scikit_learns_scaled():
     assert (len(data.x_train), len(data.x_test)) == (1438, 359)
     assert said(data, "no test part", "359 of 1,797")
     bunch = load_digits()
-    expected = {np.rint(image * 255 / 16).astype(np.uint8).tobytes() + bytes([y]) for image, y in
-                zip(bunch.images, bunch.target, strict=True)}  # fmt: skip
-    together = zip(
-        np.concatenate([data.x_train, data.x_test]), np.concatenate([data.y_train, data.y_test]), strict=True
-    )
-    assert {image.tobytes() + bytes([y]) for image, y in together} == expected
-    assert data.x_train.max() == 255
+    x, y = np.concatenate([data.x_train, data.x_test]), np.concatenate([data.y_train, data.y_test])
+    expected = np.c_[np.rint(bunch.images * 255 / 16).reshape(-1, 64), bunch.target]
+    assert sorted(np.c_[x.reshape(-1, 64), y].tolist()) == sorted(expected.tolist())
     assert load("digits", log=lambda line: None, image_size=32, channels=3).image_shape == (3, 32, 32)
 
 
-@pytest.fixture
-def ten(tmp_path, official):
-    """The folder of cifar10, its images and labels."""
-    x, y = cifar10(tmp_path)
-    official("cifar10", tmp_path / "cifar-10-batches-py")
-    return tmp_path / "cifar-10-batches-py", x, y
-
-
-def test_cifar10_in_the_official_files(tmp_path, ten):
-    folder, x, y = ten
-    for source, options in (("cifar10", {}), ("CIFAR-10", {"data_dir": folder}), (folder, {})):
+@pytest.mark.parametrize("home", ["", "cifar10", "CIFAR-10"])
+def test_cifar10_in_the_official_files(tmp_path, official, home):
+    folder = tmp_path / home / "cifar-10-batches-py"
+    x, y = cifar10(tmp_path / home)
+    official("cifar10", folder)
+    for source, options in (("cifar10", {}), ("CIFAR-10", {"data_dir": folder}), (folder, {}), ("Cifar_10", {})):
         data = quietly(source, tmp_path, **options)
         np.testing.assert_array_equal(data.x_train, x[:100])
         np.testing.assert_array_equal(data.x_test, x[100:])
@@ -129,69 +120,27 @@ def test_cifar10_in_the_official_files(tmp_path, ten):
     assert quietly("cifar10", tmp_path, image_size=16).image_shape == (3, 16, 16)
 
 
-def test_cifar100_has_the_fine_labels(tmp_path, official):
-    cifar100(tmp_path)
-    official("cifar100", tmp_path / "cifar-100-python")
-    data = quietly("cifar100", tmp_path)
-    assert data.classes == tuple(f"fine{k}" for k in range(100))
-    assert data.y_train.tolist() == [*range(100), *range(100)]
+class Trap:
+    def __reduce__(self):
+        return (os.system, ("touch sprung",))
 
 
-@pytest.mark.parametrize(
-    ("home", "spelling"), [("cifar10", "cifar10"), ("CIFAR10", "CIFAR-10"), ("cifar-10", "Cifar_10")]
-)
-def test_usual_subfolders_and_spellings(tmp_path, official, home, spelling):
-    cifar10(tmp_path / home)
-    official("cifar10", tmp_path / home / "cifar-10-batches-py")
-    assert quietly(spelling, tmp_path).name == "cifar10"
-
-
-def test_cifar_file_with_another_checksum_is_refused_by_name(tmp_path, ten):
-    file = ten[0] / "data_batch_2"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+def test_cifar_file_with_another_checksum_is_refused_by_name(tmp_path, official, monkeypatch):
+    """Reading a pickle can run code; nothing but arrays is rebuilt even if the checksum is forged."""
+    monkeypatch.chdir(tmp_path)
+    cifar10(tmp_path)
+    official("cifar10", tmp_path / "cifar-10-batches-py")
+    file = tmp_path / "cifar-10-batches-py" / "data_batch_2"
+    pickled(file, {b"labels": Trap()})
     with pytest.raises(ValueError, match=r"data_batch_2 is not the official file.*save your own images as \.npz"):
         quietly("cifar10", tmp_path)
+    official("cifar10", file.parent)
+    with pytest.raises(ValueError, match=r"asks for posix\.system, which is not allowed"):
+        quietly("cifar10", tmp_path)
+    assert not (tmp_path / "sprung").exists()
     file.unlink()
     with pytest.raises(FileNotFoundError, match="data_batch_2 is missing"):
         quietly("cifar10", tmp_path)
-
-
-class Trap:
-    def __init__(self, proof):
-        self.proof = proof
-
-    def __reduce__(self):
-        return (os.system, (f"touch {self.proof}",))
-
-
-def nested_lists():
-    """Pickled in 364 bytes, copied in 2 to the power of 40 steps."""
-    x = [b"a"]
-    for _ in range(40):
-        x = [x, x]
-    return x
-
-
-@pytest.mark.parametrize("content", ["trap", "nested"])
-def test_hostile_cifar_file_is_neither_run_nor_unpacked(tmp_path, ten, official, content):
-    hostile = {b"labels": Trap(tmp_path / "sprung")} if content == "trap" else nested_lists()
-    pickled(ten[0] / "data_batch_2", hostile)
-    with pytest.raises(ValueError, match="not the official file"):
-        quietly("cifar10", tmp_path)
-    if content == "trap":  # nor with a forged checksum
-        official("cifar10", ten[0])
-        with pytest.raises(ValueError, match=r"asks for posix\.system, which is not allowed"):
-            quietly("cifar10", tmp_path)
-    assert not (tmp_path / "sprung").exists()
-
-
-def test_digest_of_verified_sets_needs_no_files(tmp_path):
-    """Only official files are read, so their content is known."""
-    ten, hundred = (source_digest(name, data_dir=tmp_path, download=False) for name in ("cifar10", "cifar100"))
-    assert ten != hundred
-    assert source_digest("digits") == source_digest("digits") != ten
 
 
 def archived(name, tmp_path, root, official):
@@ -220,22 +169,23 @@ def test_archive_gives_what_is_in_it(tmp_path, official, name):
     data = quietly(name, tmp_path, data_dir=tmp_path / "root")
     assert data.fingerprint == expected.fingerprint
     assert said(data, "not the official archive", named.PUBLISHED[name].md5)
-    again = quietly(name, tmp_path, data_dir=tmp_path / "root")
-    assert not said(again, "unpacking")
-    assert again.fingerprint == expected.fingerprint
+    if name == "cifar100":
+        assert data.classes == tuple(f"fine{k}" for k in range(100))
+        assert data.y_train.tolist() == [*range(100), *range(100)]
 
 
 def test_missing_set_is_downloaded(tmp_path, official, monkeypatch):
     expected = archived("cifar10", tmp_path, tmp_path / "server", official)
-    one = named.PUBLISHED["cifar10"]
+    one, root = named.PUBLISHED["cifar10"], tmp_path / "new"
 
     def fake(url, target, md5, log):
         assert (url, md5) == (one.url, one.md5)
-        target.parent.mkdir(parents=True)
-        shutil.copy(tmp_path / "server" / one.archive, target)
+        shutil.copytree(tmp_path / "server", root)
 
     monkeypatch.setattr(named, "download", fake)
-    assert quietly("cifar10", tmp_path, data_dir=tmp_path / "new").fingerprint == expected.fingerprint
+    monkeypatch.setenv("ESUPCON_DATA", str(root))  # used if there is no data_dir
+    assert quietly("cifar10", tmp_path, data_dir=None).fingerprint == expected.fingerprint
+    assert source_digest("cifar10", data_dir=tmp_path / "none", download=False) == source_digest("cifar10")  # no files
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
@@ -266,23 +216,13 @@ def test_tiny_imagenet(tmp_path):
     assert quietly("tiny_imagenet", tmp_path, image_size=64).image_shape == (3, 64, 64)
     assert said(data, "18 labelled images", "110,000")
     assert data.skipped == ()
-
-
-def test_tiny_imagenet_sorted_by_class_and_incomplete(tmp_path):
-    folder = tiny_imagenet(tmp_path)
-    expected = quietly("tiny_imagenet", tmp_path)
-    annotations = folder / "val" / "val_annotations.txt"
-    lines = annotations.read_text().splitlines()
-    (folder / "val" / "images" / "val_0.JPEG").unlink()
-    missing = quietly("tiny_imagenet", tmp_path)
-    assert [reason for _, reason in missing.skipped] == ["no such file, or a broken link"]
-    for line in lines[1:]:
+    annotations = tmp_path / "tiny-imagenet-200" / "val" / "val_annotations.txt"
+    for line in annotations.read_text().splitlines():  # as some tools leave it: sorted by class
         name, wnid = line.split("\t")[:2]
-        (folder / "val" / wnid).mkdir(exist_ok=True)
-        (folder / "val" / "images" / name).rename(folder / "val" / wnid / name)
+        (annotations.parent / wnid).mkdir(exist_ok=True)
+        (annotations.parent / "images" / name).rename(annotations.parent / wnid / name)
     annotations.unlink()
-    resorted = quietly("tiny_imagenet", tmp_path)
-    assert sorted(resorted.y_test.tolist()) == sorted(expected.y_test.tolist()[1:])
+    assert quietly("tiny_imagenet", tmp_path).y_test.tolist() == [0, 0, 1, 1, 2, 2]
     annotations.write_text("val_1.JPEG\tn77\t0\n")
     with pytest.raises(ValueError, match="or a class that train lacks"):
         quietly("tiny_imagenet", tmp_path)
@@ -302,13 +242,9 @@ def test_caltech256(tmp_path):
     assert data.fingerprint == same.fingerprint != other.fingerprint
     cluttered = quietly("caltech256", tmp_path, n_per_class=5, include_clutter=True)
     assert cluttered.classes[-1] == "clutter"
-
-
-def test_caltech256_with_too_few_images(tmp_path):
-    caltech256(tmp_path)
-    data = quietly("caltech256", tmp_path)
-    assert np.bincount(data.y_test).tolist() == [2, 2, 2]
-    assert said(data, "60 images or fewer", "test_fraction=0.2")
+    few = quietly("caltech256", tmp_path)
+    assert np.bincount(few.y_test).tolist() == [2, 2, 2]
+    assert said(few, "60 images or fewer", "test_fraction=0.2")
     with pytest.raises(ValueError, match=r"n_per_class=12 leaves nothing to test on: class 'ak47' has 12"):
         quietly("caltech256", tmp_path, n_per_class=12)
 
@@ -317,8 +253,6 @@ def test_caltech256_with_too_few_images(tmp_path):
     ("typo", "hint"),
     [
         ("cifer10", "Did you mean 'cifar10'"),
-        ("CIFAR", "Did you mean 'cifar10'"),
-        ("tinyimgnet", "Did you mean 'tiny_imagenet'"),
         ("zebra", "digits, cifar10, cifar100, tiny_imagenet, caltech256"),
         ("./photos", "there is no file or folder photos"),
     ],
@@ -344,15 +278,6 @@ def test_name_has_precedence_over_a_folder_with_a_message(tmp_path, monkeypatch)
     assert said(quietly("digits", tmp_path), "./digits")
     assert quietly("./digits", tmp_path).classes == ("a", "b")
     assert quietly(Path("digits"), tmp_path).classes == ("a", "b")
-
-
-def test_data_folder_is_the_option_then_the_variable_then_the_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("ESUPCON_DATA", raising=False)
-    assert data_root(None) == tmp_path / "esupcon"
-    monkeypatch.setenv("ESUPCON_DATA", str(tmp_path / "data"))
-    assert data_root(None) == tmp_path / "data"
-    assert data_root(tmp_path / "mine") == tmp_path / "mine"
 
 
 @pytest.fixture
@@ -443,18 +368,14 @@ def test_download_is_complete_and_alone(server, target, length):
         (404, "HTTP Error 404"),
         ("break off", "received 512,000 bytes"),
         ("portal", f"not {MD5}"),
+        ("without end", "received 262,144 bytes"),
     ],
 )
-def test_failed_download_leaves_nothing(server, target, answer, message):
+def test_failed_download_leaves_nothing(server, target, monkeypatch, answer, message):
     server.next = answer
+    if answer == "without end":
+        monkeypatch.setattr(named, "_MOST_DOWNLOADED", 1000)
     with pytest.raises(OSError, match=message):
-        download(server.url, target, MD5, lambda line: None)
-    assert left_in(target.parent) == []
-
-
-def test_endless_download_is_stopped(server, target, monkeypatch):
-    monkeypatch.setattr(named, "_MOST_DOWNLOADED", 1000)
-    with pytest.raises(OSError, match=r"received 262,144 bytes"):
         download(server.url, target, MD5, lambda line: None)
     assert left_in(target.parent) == []
 
@@ -503,7 +424,7 @@ def unpacked(archive, root):
     return extract(archive, root, "top", lambda line: None)
 
 
-@pytest.mark.parametrize("kind", ["w:gz", "w", "w:xz", "zip"])
+@pytest.mark.parametrize("kind", ["w:gz", "w:xz", "zip"])
 def test_archive_is_unpacked(root, kind):
     folder = unpacked(packed(root / "archive", FILES, kind), root)
     content = {str(path.relative_to(root)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -514,10 +435,7 @@ def test_archive_is_unpacked(root, kind):
     assert not (unpacked(root / "archive", root) / "a.txt").exists()  # a folder that is there is not unpacked again
 
 
-NAMES_OUTSIDE = ["../out", "top/../../out", "{root}/out", "..", "C:\\out", "\\\\host\\out", "top\\..\\..\\out"]
-
-
-@pytest.mark.parametrize("name", NAMES_OUTSIDE)
+@pytest.mark.parametrize("name", ["../out", "top/../../out", "{root}/out", "..", "C:\\out", "\\\\host\\out"])
 @pytest.mark.parametrize("kind", ["w:gz", "zip"])
 def test_archive_writes_nothing_outside(root, name, kind):
     members = {**FILES, name.replace("{root}", str(root.parent)): b"escaped"}
@@ -544,14 +462,16 @@ def test_links_and_devices_are_refused(root, kind):
 
 
 @pytest.mark.parametrize("kind", ["w:gz", "zip"])
-def test_size_of_an_archive_is_bounded(root, monkeypatch, kind):
+def test_size_and_content_of_an_archive_are_checked(root, monkeypatch, kind):
+    with pytest.raises(ValueError, match="no folder 'top'"):
+        unpacked(packed(root / "archive", {"other/x": b"1"}, kind), root)
     monkeypatch.setattr(named, "_MOST_UNPACKED", 10_000)
     with pytest.raises(ValueError, match="unpacks to more than"):
         unpacked(packed(root / "archive", FILES, kind), root)
     assert left_in(root) == ["archive"]
 
 
-@pytest.mark.parametrize("kind", ["w:gz", "w", "w:xz", "zip"])
+@pytest.mark.parametrize("kind", ["w:gz", "w:xz", "zip"])
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
 def test_truncated_archive_is_named(root, kind, share):
     archive = packed(root / "archive", {"top/noise": os.urandom(30_000), **FILES}, kind)
@@ -560,8 +480,3 @@ def test_truncated_archive_is_named(root, kind, share):
         unpacked(archive, root)
     assert "\n" not in str(caught.value)
     assert left_in(root) == ["archive"]
-
-
-def test_archive_with_another_folder_is_refused(root):
-    with pytest.raises(ValueError, match="no folder 'top'"):
-        unpacked(packed(root / "archive", {"other/x": b"1"}, "zip"), root)

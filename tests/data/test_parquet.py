@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from pictures import picture, quietly, said
 
-from esupcon.data import DataOptions, source_digest
-from esupcon.data.parquet import read_parquet
+from esupcon.data import source_digest
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402 - after the check that it is there
@@ -47,44 +46,18 @@ def folder_of(root, **parts):
 
 
 def test_parts_of_a_folder(tmp_path):
-    root = folder_of(tmp_path / "set", train=table(9), validation=table(3, 30), test=table(6, 20))
-    data = quietly(root, tmp_path)
-    assert data.y_train.tolist() == [0, 1, 2] * 3
-    assert data.y_test.tolist() == [0, 1, 2] * 2
-    for i in range(9):
-        np.testing.assert_array_equal(data.x_train[i], pixels(i))
-    for i in range(6):
-        np.testing.assert_array_equal(data.x_test[i], pixels(20 + i))
-    assert said(data, "skipped", "'validation'")
-
-
-def test_validation_replaces_a_test_part_without_labels(tmp_path):
-    parts = {"train": table(9), "validation": table(3, 30), "test": table(6, 20, labels=[-1] * 6)}
-    data = quietly(folder_of(tmp_path / "set", **parts), tmp_path)
-    assert len(data.y_test) == 3
-    assert said(data, "skipped", "'test'")
-
-
-def test_files_are_named_by_their_part(tmp_path):
-    folder = tmp_path / "set" / "data"
-    folder.mkdir(parents=True)
-    pq.write_table(table(5), folder / "train-00000-of-00002.parquet", row_group_size=2)
-    pq.write_table(table(4, 5, labels=[2, 0, 1, 2]), folder / "train-00001-of-00002.parquet")
-    pq.write_table(table(3, 20), folder / "test-00000-of-00001.parquet")
+    root = folder_of(tmp_path / "set" / "data", train=table(5), validation=table(3, 30), test=table(6, 20))
+    second = table(4, 5, labels=[2, 0, 1, 2])
+    pq.write_table(second, root / "train-00001-of-00002.parquet", row_group_size=2)
     data = quietly(tmp_path / "set", tmp_path)
-    assert data.y_train.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2]
-    np.testing.assert_array_equal(data.x_train[7], pixels(7))
-    np.testing.assert_array_equal(data.x_test[2], pixels(22))
-
-
-def test_one_file_with_bytes_and_names(tmp_path):
-    labels = ["b", "a"] * 6
-    content = pa.table({"img": [png(i) for i in range(12)], "label": labels, "id": list(range(12))})
-    pq.write_table(content, tmp_path / "set.parquet")
-    data = quietly(tmp_path / "set.parquet", tmp_path)
-    assert data.classes == ("a", "b")
-    listing = read_parquet(tmp_path / "set.parquet", DataOptions(), lambda line: None)
-    assert listing.labels.tolist() == [1, 0] * 6
+    assert (data.y_train.tolist(), data.y_test.tolist()) == ([0, 1, 2] * 3, [0, 1, 2] * 2)
+    for x, first in ((data.x_train, 0), (data.x_test, 20)):
+        np.testing.assert_array_equal(x, [pixels(first + i) for i in range(len(x))])
+    assert said(data, "skipped", "'validation'")
+    pq.write_table(table(6, 20, labels=[-1] * 6), root / "test-00000-of-00001.parquet")
+    without_labels = quietly(tmp_path / "set", tmp_path)
+    assert len(without_labels.y_test) == 3
+    assert said(without_labels, "skipped", "'test'")
 
 
 def test_fine_labels_are_preferred_and_columns_can_be_chosen(tmp_path):
@@ -99,33 +72,23 @@ def test_fine_labels_are_preferred_and_columns_can_be_chosen(tmp_path):
     assert quietly(tmp_path / "set.parquet", tmp_path).classes == ("cat", "dog", "owl")
     coarse = quietly(tmp_path / "set.parquet", tmp_path, label_column="coarse_label", image_column="image")
     assert coarse.classes == ("x", "y")
+    pq.write_table(pa.table({"img": [png(i) for i in range(12)], "label": ["b", "a"] * 6}), tmp_path / "plain.parquet")
+    assert quietly(tmp_path / "plain.parquet", tmp_path).classes == ("a", "b")
     with pytest.raises(ValueError, match=r"and not 'nope': which holds the labels"):
         quietly(tmp_path / "set.parquet", tmp_path, label_column="nope")
 
 
 def test_unreadable_and_missing_images_are_listed_by_row(tmp_path):
     cells = [{"bytes": png(i), "path": None} for i in range(12)]
-    cells[4] = {"bytes": b"broken", "path": "x.png"}
-    cells[7] = None
-    cells[8] = {"bytes": None, "path": "absent.png"}
-    picture(seed=9).save(tmp_path / "there.png")
+    cells[4], cells[7], cells[8] = {"bytes": b"broken", "path": "x.png"}, None, {"bytes": None, "path": "absent.png"}
+    root = folder_of(tmp_path / "set", train=table(6))
+    picture(seed=9).save(root / "there.png")
     cells[9] = {"bytes": None, "path": "there.png"}
-    pq.write_table(table(12, images=cells), tmp_path / "set.parquet")
-    data = quietly(tmp_path / "set.parquet", tmp_path)
-    assert [path for path, _ in data.skipped] == [f"{tmp_path / 'set.parquet'}, row {i}" for i in (4, 7, 8)]
-    assert len(data.x_train) + len(data.x_test) == 9
-    assert any((image == pixels(9)).all() for image in np.concatenate([data.x_train, data.x_test]))
-
-
-def test_rows_are_named_within_their_file(tmp_path):
-    cells = [{"bytes": png(i), "path": None} for i in range(6)]
-    cells[2] = {"bytes": b"broken", "path": None}
-    root = tmp_path / "set"
-    root.mkdir()
-    pq.write_table(table(6), root / "train-0.parquet")
-    pq.write_table(table(6, images=cells), root / "train-1.parquet")
+    pq.write_table(table(12, images=cells), root / "train-1.parquet")
     data = quietly(root, tmp_path)
-    assert [path for path, _ in data.skipped] == [f"{root / 'train-1.parquet'}, row 2"]
+    assert [path for path, _ in data.skipped] == [f"{root / 'train-1.parquet'}, row {i}" for i in (4, 7, 8)]
+    assert len(data.x_train) + len(data.x_test) == 15
+    assert (np.concatenate([data.x_train, data.x_test]) == pixels(9)).all((1, 2, 3)).any()
 
 
 def test_digest_depends_on_images_and_labels_not_on_the_file(tmp_path):
@@ -145,18 +108,22 @@ def refusal(source, tmp_path, **options):
     return str(caught.value)
 
 
-def test_mistakes(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"a": [1, 2], "b": [3, 4]}, "which holds the images? Pass image_column"),
+        ({"image": [b"x", b"y"], "b": [3, 4]}, "which holds the labels? Pass label_column"),
+        ({"image": [b"x", b"y"], "label": [1, None]}, "without a label"),
+        ({"image": [b"x", b"y"], "label": [[1], [2]]}, "labels are whole numbers or text"),
+    ],
+)
+def test_mistakes(tmp_path, content, message, monkeypatch):
+    pq.write_table(pa.table(content), tmp_path / "other.parquet")
+    assert message in refusal(tmp_path / "other.parquet", tmp_path)
+    monkeypatch.setattr("esupcon._io.memory_budget", lambda: 100)
+    assert "largest group of rows, needs" in refusal(tmp_path / "other.parquet", tmp_path)
     (tmp_path / "text.parquet").write_text("not parquet")
     assert "cannot be read" in refusal(tmp_path / "text.parquet", tmp_path)
-    other = tmp_path / "other.parquet"
-    pq.write_table(pa.table({"a": [1, 2], "b": [3, 4]}), other)
-    assert "which holds the images? Pass image_column" in refusal(other, tmp_path)
-    pq.write_table(pa.table({"image": [b"x", b"y"], "b": [3, 4]}), other)
-    assert "which holds the labels? Pass label_column" in refusal(other, tmp_path)
-    pq.write_table(pa.table({"image": [b"x", b"y"], "label": [1, None]}), other)
-    assert "without a label" in refusal(other, tmp_path)
-    pq.write_table(pa.table({"image": [b"x", b"y"], "label": [[1], [2]]}), other)
-    assert "labels are whole numbers or text" in refusal(other, tmp_path)
     assert "no training part; it has test" in refusal(folder_of(tmp_path / "d", test=table(6)), tmp_path)
 
 
@@ -195,6 +162,7 @@ HUGE = 10_000_000
 def hostile_file(kind, path):
     images = pa.array([png(i) for i in range(4)] * 50)
     labels = pa.array(["a", "b"] * 100)
+    options = {"store_schema": False}
     match kind:
         case "image":
             images = shared(b"x" * HUGE, 200)
@@ -205,8 +173,10 @@ def hostile_file(kind, path):
             labels = shared("y" * HUGE, 200)
         case "label of bytes":
             labels = shared(b"y" * HUGE, 200)
-    table = pa.table({"image": images, "label": labels})
-    pq.write_table(table, path, compression="zstd", store_schema=False)
+        case "image with a shared prefix":  # each value repeats the one before, and a byte more
+            images, labels = pa.array([b"x" * HUGE + bytes([i]) for i in range(80)]), labels[:80]
+            options = {"use_dictionary": False, "column_encoding": {"image": "DELTA_BYTE_ARRAY"}}
+    pq.write_table(pa.table({"image": images, "label": labels}), path, compression="zstd", **options)
     return path
 
 
@@ -225,47 +195,19 @@ except ValueError as error:
 """
 
 
-def refused_memory(file):
-    """The memory in MB that it takes to refuse a file, by name."""
+@pytest.mark.parametrize(
+    "kind", ["image", "image in a struct", "label", "label of bytes", "image with a shared prefix"]
+)
+def test_value_shared_by_many_rows_is_refused_in_little_memory(tmp_path, kind):
+    """200 rows of one value of 10 MB are 2 GB, from a file of a few kB."""
+    file = hostile_file(kind, tmp_path / "hostile.parquet")
+    assert file.stat().st_size < 200_000
     command = [sys.executable, "-P", "-c", MEASURED, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert any(words in done.stdout for words in ("no readable image", "labels of more than 1,000", "holds binary"))
     assert str(file) in done.stdout
-    return int(done.stdout.split()[0])
-
-
-@pytest.mark.parametrize("kind", ["image", "image in a struct", "label", "label of bytes"])
-def test_value_shared_by_many_rows_is_refused_in_little_memory(tmp_path, kind):
-    """200 rows of one value of 10 MB are 2 GB, from a file of a few kB."""
-    file = hostile_file(kind, tmp_path / "hostile.parquet")
-    assert file.stat().st_size < 100_000
-    assert refused_memory(file) < 500
-
-
-def test_group_of_rows_larger_than_memory_is_refused(tmp_path, monkeypatch):
-    pq.write_table(table(12), tmp_path / "set.parquet")
-    monkeypatch.setattr("esupcon._io.memory_budget", lambda: 1000)
-    assert "largest group of rows, needs" in refusal(tmp_path / "set.parquet", tmp_path)
-
-
-@pytest.mark.parametrize("column", ["image", "label"])
-def test_values_with_shared_prefixes_are_read_in_little_memory(tmp_path, column):
-    """Each value repeats the one before, and a byte more: 80 values of 10 MB from a few kB."""
-    values = [b"x" * HUGE + bytes([i]) for i in range(80)]
-    other = {"image": ("label", ["a", "b"] * 40), "label": ("image", [png(i % 4) for i in range(80)])}[column]
-    options = {"use_dictionary": False, "column_encoding": {column: "DELTA_BYTE_ARRAY"}, "compression": "zstd"}
-    file = tmp_path / "hostile.parquet"
-    pq.write_table(pa.table({column: values, other[0]: other[1]}), file, **options)
-    del values
-    assert file.stat().st_size < 200_000
-    assert refused_memory(file) < 500
-
-
-def labelled(path, labels):
-    content = {"image": pa.array([png(i) for i in range(12)]), "label": labels}
-    pq.write_table(pa.table(content), path)
-    return path
+    assert int(done.stdout.split()[0]) < 500  # MB
 
 
 @pytest.mark.parametrize(
@@ -279,7 +221,8 @@ def labelled(path, labels):
     ids=["long digits", "bytes", "fractions", "unsigned"],
 )
 def test_odd_labels_are_refused_with_the_name_of_the_file(tmp_path, labels, message):
-    file = labelled(tmp_path / "set.parquet", labels)
+    file = tmp_path / "set.parquet"
+    pq.write_table(pa.table({"image": [png(i) for i in range(12)], "label": labels}), file)
     found = refusal(file, tmp_path)
     assert message in found
     assert str(file) in found

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from fractions import Fraction
 from itertools import combinations, permutations
 from typing import get_args
@@ -64,26 +65,10 @@ def test_low_sample_is_exact_and_proportional(labels, data, seed):
         assert not up or not down or min(up) >= max(down)
 
 
-@given(label_arrays(min_classes=2), st.data(), seeds)
-def test_low_sample_gives_every_class_one_at_the_cost_of_the_largest_excess(labels, data, seed):
-    sizes = Counter(labels.tolist())
-    n_train = data.draw(st.integers(len(sizes), len(labels)))
-    got = Counter(labels[low_sample(labels, n_train, rng_of(seed))].tolist())
-    excess = {k: got[k] - Fraction(n_train * size, len(labels)) for k, size in sizes.items()}
-    # Moving one sample from any class to any other would only make the larger excess of the two worse.
-    for giver, taker in combinations(sizes, 2):
-        for a, b in ((giver, taker), (taker, giver)):
-            if got[a] > 1:
-                assert max(excess[a] - 1, excess[b] + 1) >= excess[a]
-
-
 def test_low_sample_draws_every_sample_with_equal_probability():
     labels = np.repeat([0, 1], [40, 20])
-    drawn = Counter()
-    for seed in range(600):
-        drawn.update(low_sample(labels, 15, rng_of(seed)).tolist())
-    # 150 expected for each, standard deviation 10.6.
-    assert all(95 < drawn[i] < 205 for i in range(60))
+    drawn = Counter(i for seed in range(600) for i in low_sample(labels, 15, rng_of(seed)).tolist())
+    assert all(95 < drawn[i] < 205 for i in range(60))  # 150 expected for each, standard deviation 10.6
 
 
 @given(st.integers(1, 6), st.integers(1, 12), st.data(), seeds)
@@ -104,10 +89,8 @@ def test_imbalance_makes_half_of_the_classes_rare(labels, rate, seed):
     assert indices.tolist() == sorted(set(indices.tolist()))
     before, after = Counter(labels.tolist()), Counter(labels[indices].tolist())
     thinned = {k for k in before if after[k] < before[k]}
-    could_be_thinned = {k for k, size in before.items() if max(1, round(rate * size)) < size}
-    n_scarce = len(before) // 2
-    assert len(thinned) <= n_scarce
-    assert len(thinned) >= n_scarce - (len(before) - len(could_be_thinned))
+    unchanged = [size for size in before.values() if max(1, round(rate * size)) == size]
+    assert len(before) // 2 - len(unchanged) <= len(thinned) <= len(before) // 2
     assert all(after[k] == max(1, round(rate * before[k])) for k in thinned)
 
 
@@ -125,17 +108,13 @@ def test_imbalance_on_balanced_classes():
 # label_noise
 
 
-def some_subset_can_be_shuffled(labels, n_wrong):
-    """By the definition: labels that can all change class are those of which no class holds the majority."""
-    sizes = Counter(labels.tolist()).values()
-    return sum(min(size, n_wrong // 2) for size in sizes) >= n_wrong
-
-
 @given(label_arrays(min_classes=2), rates, seeds, st.sampled_from(get_args(NoiseKind)))
 @settings(max_examples=300)
 def test_label_noise_changes_the_exact_share(labels, rate, seed, kind):
     n_wrong = round(rate * len(labels))
-    if kind == "shuffle" and n_wrong and not some_subset_can_be_shuffled(labels, n_wrong):
+    # Labels can all change class if no class holds the majority of them.
+    most = sum(min(size, n_wrong // 2) for size in Counter(labels.tolist()).values())
+    if kind == "shuffle" and n_wrong > most:
         with pytest.raises(ValueError, match=r"cannot shuffle .* Use noise_rate=") as caught:
             label_noise(labels, rate, rng_of(seed), kind)
         advised = float(str(caught.value).split("noise_rate=")[1].split()[0])
@@ -163,12 +142,8 @@ def test_refused_shuffles_are_impossible(labels, n_wrong):
         for chosen in set(combinations(sorted(labels), n_wrong))
         for dealt in set(permutations(chosen))
     )
-    try:
+    with nullcontext() if possible else pytest.raises(ValueError, match="cannot shuffle"):
         label_noise(np.array(labels), n_wrong / len(labels), rng_of(0))
-    except ValueError:
-        assert not possible
-    else:
-        assert possible
 
 
 @pytest.mark.parametrize("kind", ["shuffle", "symmetric"])
@@ -197,24 +172,17 @@ def test_wrong_labels_are_spread_over_all_other_classes(kind):
     [
         (lambda y, rng: low_sample(y, 21, rng), "n_train is 21, and there are 20 samples"),
         (lambda y, rng: low_sample(y, 0, rng), "n_train must be a whole number, 1 or more; got 0"),
-        (lambda y, rng: low_sample(y, 2.5, rng), "got 2.5"),
         (lambda y, rng: low_sample(y, 5, 0), "Pass numpy.random.default_rng"),
         (lambda y, rng: low_sample(y.astype(float), 5, rng), "array of integers, not empty; got float64"),
-        (lambda y, rng: low_sample(y[:0], 5, rng), "not empty"),
         (lambda y, rng: low_sample(y.reshape(2, 10), 5, rng), r"shape \(2, 10\)"),
         (lambda y, rng: imbalance(y, 1.5, rng), "imbalance_rate must be from 0 to 1; got 1.5"),
-        (lambda y, rng: imbalance(y, float("nan"), rng), "got nan"),
         (lambda y, rng: imbalance(y * 0, 0.5, rng), "need at least two classes; all labels are 0"),
         (lambda y, rng: label_noise(y, -0.1, rng), "noise_rate must be from 0 to 1; got -0.1"),
         (lambda y, rng: label_noise(y, "0.1", rng), "got '0.1'"),
-        (lambda y, rng: label_noise(y * 0 + 3, 0.5, rng), "need at least two classes; all labels are 3"),
         (lambda y, rng: label_noise(y, 0.1, rng, kind="typo"), "one of shuffle, symmetric, pair; got 'typo'"),
         (lambda y, rng: label_noise(y, 0.05, rng), r"cannot shuffle 1 of 20 .* noise_rate=0.1 \(2 labels\)"),
-        (lambda y, rng: Scenario(n_train=30).apply(y), "n_train is 30, and there are 20 samples"),
         (lambda y, rng: Scenario(n_train=-1), "got -1"),
-        (lambda y, rng: Scenario(imbalance_rate=2), "got 2"),
         (lambda y, rng: Scenario(noise_rate=2), "got 2"),
-        (lambda y, rng: Scenario(noise_kind="typo"), "got 'typo'"),
         (lambda y, rng: Scenario(seed=-3), "seed must be a whole number, 0 or more; got -3"),
     ],
 )
@@ -243,11 +211,8 @@ def test_record_of_a_scenario_is_true(labels, n_train, imbalance_rate, noise_rat
         assert "n_train is" in str(error)  # rare classes may leave too few
         assert n_train is not None
         return
-    again = scenario.apply(labels)
-    np.testing.assert_array_equal(result.indices, again.indices)
-    np.testing.assert_array_equal(result.labels, again.labels)
     record = result.record
-    assert json.loads(json.dumps(record)) == record == again.record
+    assert json.loads(json.dumps(record)) == record == scenario.apply(labels).record
     truth = labels[result.indices]
     assert len(result.indices) == len(result.labels) == record["n_after"]
     assert n_train is None or record["n_after"] == n_train
@@ -269,22 +234,15 @@ def test_record_of_a_scenario_is_true(labels, n_train, imbalance_rate, noise_rat
 def test_settings_do_not_redraw_each_other():
     labels = np.repeat(np.arange(8), 100)
     plain = Scenario(imbalance_rate=0.1, seed=5).apply(labels)
-    noisy = Scenario(imbalance_rate=0.1, noise_rate=0.3, seed=5).apply(labels)
+    noisy = Scenario(imbalance_rate=0.1, noise_rate=0.3, seed=np.int64(5)).apply(labels.astype(np.uint8))
     small = Scenario(n_train=60, imbalance_rate=0.1, seed=5).apply(labels)
     np.testing.assert_array_equal(plain.indices, noisy.indices)
     assert plain.record["scarce_classes"] == noisy.record["scarce_classes"] == small.record["scarce_classes"]
     assert set(small.indices.tolist()) < set(plain.indices.tolist())
     assert plain.record["sha256"] != noisy.record["sha256"]
-    other = Scenario(imbalance_rate=0.1, seed=6).apply(labels)
-    assert other.record["sha256"] != plain.record["sha256"]
-
-
-def test_digest_does_not_depend_on_the_integer_type():
-    labels = np.repeat(np.arange(4), 10)
-    scenario = Scenario(n_train=20, noise_rate=np.float64(0.5), seed=np.int64(3))
-    digests = {scenario.apply(labels.astype(t)).record["sha256"] for t in (np.uint8, np.int16, np.int64)}
-    assert len(digests) == 1
-    json.dumps(scenario.apply(labels).record)
+    same, other = (Scenario(imbalance_rate=0.1, seed=seed).apply(labels.astype(np.int16)) for seed in (5, 6))
+    assert same.record["sha256"] == plain.record["sha256"] != other.record["sha256"]  # whatever the integer type
+    json.dumps(noisy.record)
 
 
 # Held-out rows
@@ -306,7 +264,6 @@ def test_prepare_gives_disjoint_rows_with_their_labels():
     assert np.bincount(prepared.y_held).tolist() == [2, 2, 2]
     again = prepare(dataset, Scenario(n_train=30, seed=1), 0.2, seed=4)
     np.testing.assert_array_equal(prepared.held, again.held)
-    assert prepared.record == again.record
     assert (prepared.record["n_fit"], prepared.record["n_held_out"], prepared.record["n_test"]) == (24, 6, 6)
     json.dumps(prepared.record)
 

@@ -61,7 +61,8 @@ def two_views(
         if not isinstance(value, kind):
             raise ValueError(f"{name} must be a torch.{kind.__name__}; got {type(value).__name__}.")  # noqa: TRY004
     _check_batch(images, chosen)
-    centre, spread = (_per_channel(images, chosen, name, given) for name, given in (("mean", mean), ("std", std)))
+    centre = _per_channel("mean", chosen.mean if mean is None else mean, images)
+    spread = _per_channel("std", chosen.std if std is None else std, images)
     if isinstance(chosen, TableAugmentation):
         standard = (images - centre.to(images.device)) / spread.to(images.device)
         return _table_views(standard.to(torch.float32), generator, chosen)
@@ -70,32 +71,25 @@ def two_views(
 
 def _check_batch(batch: Tensor, augmentation: Augmentation) -> None:
     shape = tuple(batch.shape)
+    finite = not batch.is_floating_point() or bool(torch.isfinite(batch).all())
     if isinstance(augmentation, TableAugmentation):
         expected = "a finite floating-point table (n, d)"
-        valid = batch.ndim == 2 and batch.is_floating_point() and bool(torch.isfinite(batch).all())
+        valid = batch.ndim == 2 and batch.is_floating_point() and finite
     else:
         expected = "uint8 images (n, C, H, W) with 1 or 3 channels"
         valid = batch.ndim == 4 and batch.dtype == torch.uint8 and shape[1] in (1, 3) and 0 not in shape[2:]
     if not valid:
-        nan = " with NaN or inf" if batch.is_floating_point() and not torch.isfinite(batch).all() else ""
-        raise ValueError(
-            f"a batch for {type(augmentation).__name__} must be {expected}; got {batch.dtype} of shape {shape}{nan}."
-        )
+        got = f"{batch.dtype} of shape {shape}{'' if finite else ' with NaN or inf'}"
+        raise ValueError(f"a batch for {type(augmentation).__name__} must be {expected}; got {got}.")
 
 
-def _per_channel(batch: Tensor, augmentation: Augmentation, name: str, given: Numbers | None) -> Tensor:
-    """Return the mean or std of each channel of the batch, on the CPU; that of the augmentation for None."""
-    channels = batch.shape[1]
-    values = torch.as_tensor(
-        getattr(augmentation, name) if given is None else given,
-        dtype=torch.promote_types(batch.dtype, torch.float32),
-        device="cpu",
-    ).flatten()
+def _per_channel(name: str, given: Numbers, batch: Tensor) -> Tensor:
+    """Return the mean or std of each channel of the batch, on the CPU."""
+    channels, dtype = batch.shape[1], torch.promote_types(batch.dtype, torch.float32)
+    values = torch.as_tensor(given, dtype=dtype, device="cpu").flatten()
     if len(values) not in (1, channels) or not torch.isfinite(values).all() or (name == "std" and (values <= 0).any()):
-        raise ValueError(
-            f"{name} must be one finite number{' above 0' * (name == 'std')}, or one for each of {channels} channels; "
-            f"got {values.tolist()}."
-        )
+        expected = f"one finite number{' above 0' * (name == 'std')}, or one for each of {channels} channels"
+        raise ValueError(f"{name} must be {expected}; got {values.tolist()}.")
     return values.expand(channels)
 
 

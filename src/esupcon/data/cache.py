@@ -29,22 +29,22 @@ from esupcon._console import Log
 from esupcon._io import check_memory, locked, read_sealed_json, write_sealed_json
 
 DATA_VARIABLE = "ESUPCON_DATA"
-_BLOCK = 1 << 24
 _ABANDONED = 24 * 3600  # seconds after which an unfinished file of a killed process is removed
 
 Shape = tuple[int, int, int, int]
+Entry = tuple[NDArray[np.uint8], dict[str, Any]]
 Fill = Callable[[NDArray[np.uint8]], dict[str, Any]]  # writes the rows; returns a record to keep with them
 
 
 def cache_root() -> Path | None:
     """Return esupcon's folder in the platform's cache folder; None if this user has no home folder."""
-    local, xdg = os.environ.get("LOCALAPPDATA"), os.environ.get("XDG_CACHE_HOME")
+    local, xdg = os.environ.get("LOCALAPPDATA"), os.environ.get("XDG_CACHE_HOME", "")
     try:
         if sys.platform == "win32":
             return Path(local or Path.home() / "AppData" / "Local") / "esupcon" / "Cache"
         if sys.platform == "darwin":
             return Path.home() / "Library" / "Caches" / "esupcon"
-        return Path(xdg if xdg and Path(xdg).is_absolute() else Path.home() / ".cache") / "esupcon"
+        return Path(xdg if Path(xdg).is_absolute() else Path.home() / ".cache") / "esupcon"
     except RuntimeError:  # neither HOME nor an entry in the list of users
         return None
 
@@ -69,9 +69,7 @@ def decoded_root(cache_dir: str | os.PathLike[str] | None) -> Path | None:
     return None if root is None else root.absolute() / "decoded"
 
 
-def cached(
-    folder: Path | None, key: str, shape: Shape, fill: Fill, log: Log
-) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+def cached(folder: Path | None, key: str, shape: Shape, fill: Fill, log: Log) -> Entry:
     """Return the images (n, C, H, W) and the record of the entry `key`; build it by `fill` if missing or damaged.
 
     Without a folder, or if the folder is not writable, the images are built in memory. The returned map is
@@ -87,17 +85,12 @@ def cached(
     waiting = partial(log, "another process is decoding the same images; waiting for it")
     with locked(folder / f".{key}.lock", waiting):
         found = _read(folder, key, shape)
-        if found is None:
-            if (folder / f"{key}.json").exists():
-                log(f"the decoded images {folder / key}.u8 are damaged; decoding them again")
-            _build(folder, key, shape, fill)
-            found = _read(folder, key, shape)
-    if found is None:
-        raise OSError(f"{folder / key}.u8 was written and cannot be read back. Pass another cache_dir.")
-    return found
+        if found is None and (folder / f"{key}.json").exists():
+            log(f"the decoded images {folder / key}.u8 are damaged; decoding them again")
+        return found or _build(folder, key, shape, fill)
 
 
-def _build(folder: Path, key: str, shape: Shape, fill: Fill) -> None:
+def _build(folder: Path, key: str, shape: Shape, fill: Fill) -> Entry:
     """Write both files under temporary names and rename them, so that what exists is complete.
 
     Two processes that cannot lock write equal files: whichever is renamed last stays.
@@ -117,28 +110,27 @@ def _build(folder: Path, key: str, shape: Shape, fill: Fill) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     write_sealed_json(folder / f"{key}.json", content)
+    return np.memmap(folder / f"{key}.u8", np.uint8, mode="c", shape=shape), json.loads(json.dumps(record))
 
 
 def _allocate(file: Path, shape: Shape) -> None:
     """Reserve the disk space now: writing to a mapped hole on a full disk kills the process with a bus error."""
-    size = math.prod(shape)
-    free = shutil.disk_usage(file.parent).free
-    possible = size <= free
+    size, free = math.prod(shape), shutil.disk_usage(file.parent).free
     with file.open("xb") as handle:
         try:
-            if possible and hasattr(os, "posix_fallocate"):
+            if size > free:
+                raise OSError(errno.ENOSPC, "the disk is too small")  # noqa: TRY301
+            if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(handle.fileno(), 0, size)
-        except OSError as error:  # other errors mean that this file system cannot reserve, only write
-            possible = error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        if not possible:
-            raise OSError(
-                f"{shape[0]:,} images of {shape[2]}x{shape[3]} need {size / 1e9:.1f} GB in {file.parent}, which has "
-                f"{free / 1e9:.1f} GB free. Pass a smaller image_size, or a cache_dir on another disk."
-            )
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # others: no reserving on this file system
+                need = f"{shape[0]:,} images of {shape[2]}x{shape[3]} need {size / 1e9:.1f} GB in {file.parent}"
+                remedy = "Pass a smaller image_size, or a cache_dir on another disk"
+                raise OSError(f"{need}, which has {free / 1e9:.1f} GB free. {remedy}.") from None
         handle.truncate(size)
 
 
-def _read(folder: Path, key: str, shape: Shape) -> tuple[NDArray[np.uint8], dict[str, Any]] | None:
+def _read(folder: Path, key: str, shape: Shape) -> Entry | None:
     """Return the entry if both files are there and intact."""
     try:
         content, file = read_sealed_json(folder / f"{key}.json"), folder / f"{key}.u8"
@@ -152,8 +144,8 @@ def _read(folder: Path, key: str, shape: Shape) -> tuple[NDArray[np.uint8], dict
 
 def _checksum(images: NDArray[np.uint8]) -> int:
     checksum, flat = 0, images.reshape(-1)
-    for start in range(0, flat.size, _BLOCK):
-        checksum = zlib.crc32(flat[start : start + _BLOCK].data, checksum)
+    for start in range(0, flat.size, 1 << 24):
+        checksum = zlib.crc32(flat[start : start + (1 << 24)].data, checksum)
     return checksum
 
 

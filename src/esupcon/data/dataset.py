@@ -26,7 +26,7 @@ from esupcon.data.decode import DECODE_VERSION, DecodeSpec, Skipped, decode_imag
 from esupcon.data.folders import read_folder
 from esupcon.data.named import DEFAULT_SIZES, NAMES, PUBLISHED
 from esupcon.data.parquet import parquet_files, read_parquet
-from esupcon.data.sources import EncodedImages, Source, read_csv, read_npz
+from esupcon.data.sources import ImageFiles, Source, read_csv, read_npz
 
 #: Readers by kind of source; a named set is read from its unpacked folder.
 READERS: dict[str, Callable[[Path, DataOptions, Log], Source]] = {
@@ -42,16 +42,14 @@ READERS: dict[str, Callable[[Path, DataOptions, Log], Source]] = {
 _SUFFIXES = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 # Options for some kinds of sources only: for another kind they are a mistake.
 _OPTIONS_OF_KINDS = {
-    "n_per_class": ("caltech256",),
-    "include_clutter": ("caltech256",),
+    **dict.fromkeys(("n_per_class", "include_clutter"), ("caltech256",)),
+    **dict.fromkeys(("image_column", "label_column"), ("csv", "parquet")),
     "layout": ("npz",),
-    "image_column": ("csv", "parquet"),
-    "label_column": ("csv", "parquet"),
 }
 _BARE_NAMES = {named.bare_name(name): name for name in NAMES}
 _SIDES = (32, 64, 128, 224)
 _SAMPLED_HEADERS = 200  # read to choose a size
-_LISTED_FILES = 20  # unreadable files that are named in messages; all of them are in Dataset.skipped
+_LISTED = 20  # unreadable files that are named in messages; all of them are in Dataset.skipped
 _COPIED_BYTES = 256 << 20  # larger selections of rows are not copied
 
 
@@ -64,8 +62,6 @@ class Rows:
         self.array, self.indices = array, indices
         self.dtype = array.dtype
         self.shape = (len(indices), *array.shape[1:])
-        self.size = int(np.prod(self.shape))
-        self.nbytes = self.size * self.dtype.itemsize
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -116,10 +112,9 @@ class Dataset:
                 raise ValueError(f"y_{part} must be int64 ({len(x)},); got {y.dtype} {y.shape}")
             if len(y) and not (y.min() >= 0 and y.max() < len(self.classes)):
                 raise ValueError(f"y_{part} must lie in 0..{len(self.classes) - 1}; it has {y.min()} to {y.max()}")
-        if self.x_train.shape[1:] != self.x_test.shape[1:]:
-            raise ValueError(
-                f"train and test images must have one shape; got {self.x_train.shape[1:]} and {self.x_test.shape[1:]}"
-            )
+        shapes = [self.x_train.shape[1:], self.x_test.shape[1:]]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"train and test images must have one shape; got {shapes[0]} and {shapes[1]}")
 
     @property
     def n_classes(self) -> int:
@@ -142,10 +137,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.image_shape))
-        return (
-            f"Dataset({self.name!r}, {len(self.x_train):,} train and {len(self.x_test):,} test images of {shape}, "
-            f"{self.n_classes} classes)"
-        )
+        parts = f"{len(self.x_train):,} train and {len(self.x_test):,} test images of {shape}"
+        return f"Dataset({self.name!r}, {parts}, {self.n_classes} classes)"
 
 
 _REGISTERED: dict[str, Callable[[], Dataset]] = {}
@@ -193,9 +186,12 @@ def load(
     labels = found.labels[kept]
     n_train = len(kept) if found.n_train is None else int(np.searchsorted(kept, found.n_train))
     train, test = np.arange(n_train), np.arange(n_train, len(kept))
-    drawn = n_train == len(kept) and found.split is None
-    if n_train == len(kept):
+    drawn = not len(test) and found.split is None
+    if not len(test):
         train, test = (found.split or partial(_draw_test_part, options, note))(labels)
+    if untested := np.setdiff1d(labels, labels[test]).tolist():
+        names = ", ".join(repr(found.classes[k]) for k in untested[:3]) + ", ..." * (len(untested) > 3)
+        note(f"{count(len(untested), 'class')} cannot be tested for lack of a test image: {names}")
     return Dataset(
         take_rows(images, kept[train]),
         labels[train],
@@ -243,9 +239,8 @@ def _load_registered(name: str, options: DataOptions) -> Dataset:
         raise ValueError(f"image_size and channels do not apply to {name!r}, whose loader decides them. Omit them.")
     made = _REGISTERED[name]()
     if not isinstance(made, Dataset):
-        raise ValueError(  # noqa: TRY004 - a mistake in the user's loader, reported in one line like the others
-            f"the loader of {name!r} must return an esupcon.data.Dataset; it returned a {type(made).__name__}."
-        )
+        found = type(made).__name__
+        raise ValueError(f"the loader of {name!r} must return an esupcon.data.Dataset; it returned a {found}.")  # noqa: TRY004
     return replace(made, name=name)
 
 
@@ -271,9 +266,6 @@ def _identify(source: str | os.PathLike[str], options: DataOptions, log: Log) ->
         if path.exists():
             log(f"{text!r} is read as the data set of that name; pass ./{text} to read the folder")
         return name, None
-    root = named.data_root(options.data_dir)
-    if not path.exists() and root is not None and (root / path).exists():
-        path = root / path
     if path.is_dir():
         return _kind_of_folder(path), path.absolute()
     if not path.is_file():
@@ -289,11 +281,9 @@ def _kind_of_folder(path: Path) -> str:
     for name, one in PUBLISHED.items():
         if one.folder == path.name and (path / one.proof).exists():
             return name
-    if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        raise ValueError(
-            f"{path} was written by save_to_disk of Hugging Face datasets, which is not read. "
-            "Write Parquet files instead: ds.to_parquet('train.parquet')."
-        )
+    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+        remedy = "Write Parquet files instead: ds.to_parquet('train.parquet')"
+        raise ValueError(f"{path} was written by save_to_disk of Hugging Face, which is not read. {remedy}.")
     return "parquet" if parquet_files(path) else "folder"
 
 
@@ -307,21 +297,20 @@ def _check_options(kind: str, source: object, options: DataOptions) -> None:
 # --- From files to arrays --------------------------------------------------------------------------------------------
 
 
-def _choose_size(images: EncodedImages, options: DataOptions, log: Log) -> tuple[int, int]:
+def _choose_size(images: ImageFiles, options: DataOptions, log: Log) -> tuple[int, int]:
     """Return the images' own size if all are equal, square and at most 224, else one by their median shorter side."""
     seen = (image_dimensions(one, options.max_pixels) for one in images.sample(_SAMPLED_HEADERS))
     sizes = [size for size in seen if size is not None] or [(_SIDES[0], _SIDES[0])]
     middle = median(min(size) for size in sizes)
+    side = max((side for side in _SIDES if side <= middle), default=_SIDES[0])
     if len(set(sizes)) == 1 and sizes[0][0] == sizes[0][1] <= _SIDES[-1]:
         side = sizes[0][0]
-    else:
-        side = max((side for side in _SIDES if side <= middle), default=_SIDES[0])
     log(f"image_size is {side}, from the images' median shorter side of {middle:g}; pass image_size to change it")
     return side, side
 
 
 def _decode(
-    found: Source, encoded: EncodedImages, size: tuple[int, int], options: DataOptions, log: Log
+    found: Source, encoded: ImageFiles, size: tuple[int, int], options: DataOptions, log: Log
 ) -> tuple[NDArray[np.uint8], Indices, list[Skipped]]:
     """Return the decoded images, the rows among them that are readable, and all skipped files."""
     spec = DecodeSpec(*size, options.channels or 3, options.max_pixels)
@@ -336,32 +325,31 @@ def _decode(
         log(f"no cache folder: this user has no home folder. Set {DATA_VARIABLE} to decode the images only once")
     key = hashlib.sha256(json.dumps([DECODE_VERSION, asdict(spec), encoded.stamp()]).encode()).hexdigest()[:32]
     images, record = cached(folder, key, (len(encoded), *spec.shape), fill, log)
-    unreadable = {int(i): reason for i, reason in sorted(record["unreadable"].items(), key=lambda item: int(item[0]))}
-    skipped = found.skipped + [(encoded.name(i), reason) for i, reason in unreadable.items()]
-    n_files = len(encoded) + len(found.skipped)
-    if skipped and options.strict:
-        path, reason = skipped[0]
-        raise ValueError(
-            f"{len(skipped)} of {n_files:,} files cannot be used, the first is {path} ({reason}). "
-            "Repair or remove them, or omit strict to skip them."
-        )
-    for path, reason in skipped[:_LISTED_FILES]:
-        log(f"skipped {path} ({reason})")
-    if skipped:
-        more = f", {len(skipped) - _LISTED_FILES} of them not listed" if len(skipped) > _LISTED_FILES else ""
-        log(f"{len(skipped)} of {n_files:,} files were skipped{more}")
+    unreadable = sorted((int(i), reason) for i, reason in record["unreadable"].items())
+    skipped = found.skipped + [(encoded.name(i), reason) for i, reason in unreadable]
+    _report_skipped(skipped, len(encoded) + len(found.skipped), options, log)
     if record["animated"]:
         log(f"only the first frame of {count(record['animated'], 'animated image')} is used")
-    kept = np.setdiff1d(np.arange(len(encoded)), np.array(list(unreadable), np.int64))
+    kept = np.setdiff1d(np.arange(len(encoded)), [i for i, _ in unreadable])
     n_train = len(encoded) if found.n_train is None else found.n_train
     lost = np.setdiff1d(found.labels[:n_train], found.labels[kept[kept < n_train]])
     if len(lost):
-        first = next(i for i in unreadable if found.labels[i] == lost[0])
-        raise ValueError(
-            f"the class {found.classes[lost[0]]!r} has no readable image: the first of its files is "
-            f"{encoded.name(first)} ({unreadable[first]}). Replace its files or remove the class."
-        )
+        first = next(f"{encoded.name(i)} ({reason})" for i, reason in unreadable if found.labels[i] == lost[0])
+        name = found.classes[lost[0]]
+        raise ValueError(f"the class {name!r} has no readable image: the first is {first}. Replace or remove it.")
     return images, kept, skipped
+
+
+def _report_skipped(skipped: list[Skipped], n_files: int, options: DataOptions, log: Log) -> None:
+    files = [f"{path} ({reason})" for path, reason in skipped]
+    if files and options.strict:
+        remedy = "Repair or remove them, or omit strict to skip them"
+        raise ValueError(f"{len(files)} of {n_files:,} files cannot be used, the first is {files[0]}. {remedy}.")
+    for file in files[:_LISTED]:
+        log(f"skipped {file}")
+    if files:
+        more = f", {len(files) - _LISTED} of them not listed" if len(files) > _LISTED else ""
+        log(f"{len(files)} of {n_files:,} files were skipped{more}")
 
 
 def _draw_test_part(options: DataOptions, log: Log, labels: NDArray[np.int64]) -> tuple[Indices, Indices]:

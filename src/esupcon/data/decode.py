@@ -15,7 +15,7 @@ import stat
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -37,15 +37,14 @@ for _plugin in ("Jpeg", "Png", "Gif", "Bmp", "WebP", "Tiff", "Ppm", "Jpeg2K", "A
         importlib.import_module(f"PIL.{_plugin}ImagePlugin")
 _READ = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF")
 _FORMATS = tuple(name for name in _READ if name in Image.OPEN)
+_ANIMATED_FORMATS = ("GIF", "PNG", "WEBP", "TIFF", "AVIF")  # MPO's further frames are previews, not animation
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".webp", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif", ".heic", ".heif"),
 )
-_T = Image.Transpose
+_T, _EXIF_ORIENTATION = Image.Transpose, 0x0112
 _ROTATIONS = dict(enumerate((_T.FLIP_LEFT_RIGHT, _T.ROTATE_180, _T.FLIP_TOP_BOTTOM, _T.TRANSPOSE), start=2))
 _ROTATIONS |= {6: _T.ROTATE_270, 7: _T.TRANSVERSE, 8: _T.ROTATE_90}
-_EXIF_ORIENTATION = 0x0112
-_ANIMATED_FORMATS = ("GIF", "PNG", "WEBP", "TIFF", "AVIF")  # MPO's further frames are previews, not animation
 
 _READ_AT_ONCE = 1 << 20
 # Without blocking: a pipe with the name of an image may never get a writer.
@@ -94,22 +93,18 @@ def decode_images(
 
     def work() -> int:
         n_animated = 0
-        try:
-            while not stop.is_set():
-                with lock:
-                    i, encoded = next(source, (-1, b""))
-                if i < 0:
-                    break
-                try:
-                    rows[i], animated = _decode(encoded, spec)
-                    n_animated += animated
-                except Unreadable as reason:
-                    unreadable[i] = str(reason)
-                with lock:
-                    advance(1)
-        except BaseException:
-            stop.set()
-            raise
+        while not stop.is_set():
+            with lock:
+                i, encoded = next(source, (-1, b""))
+            if i < 0:
+                break
+            try:
+                rows[i], animated = _decode(encoded, spec)
+                n_animated += animated
+            except Unreadable as reason:
+                unreadable[i] = str(reason)
+            with lock:
+                advance(1)
         return n_animated
 
     n_threads = max(1, min(workers or usable_cores(), len(rows)))
@@ -117,7 +112,7 @@ def decode_images(
     with _pillow_settings(spec.max_pixels), ThreadPoolExecutor(n_threads) as pool:
         try:
             running = [pool.submit(work) for _ in range(n_threads)]
-            return unreadable, sum(one.result() for one in running)
+            return unreadable, sum(one.result() for one in as_completed(running))
         finally:
             stop.set()
 
@@ -145,10 +140,8 @@ def load_images(
     """
     height, width = image_size if isinstance(image_size, tuple) else (image_size, image_size)
     if batch_size < 1 or height < 1 or width < 1 or channels not in (1, 3):
-        raise ValueError(
-            "load_images needs a batch_size and an image_size of at least 1, and 1 or 3 channels; "
-            f"got {batch_size}, {image_size} and {channels}"
-        )
+        got = f"got {batch_size}, {image_size} and {channels}"
+        raise ValueError(f"load_images needs a batch_size and an image_size of at least 1, 1 or 3 channels; {got}.")
     spec = DecodeSpec(height, width, channels, max_pixels)
 
     def batches() -> Iterator[ImageBatch]:
@@ -243,10 +236,9 @@ def _identify(file: BinaryIO, max_pixels: int) -> ImageFile.ImageFile:
     except UnidentifiedImageError:
         file.seek(0)
         start = file.read(12)
-        if not start:
-            raise Unreadable("empty (0 bytes)") from None
         heic = start[4:] in (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc")
-        raise Unreadable("HEIC: convert it to JPEG or PNG" if heic else "not an image, despite its name") from None
+        reason = "HEIC: convert it to JPEG or PNG" if heic else "not an image, despite its name"
+        raise Unreadable(reason if start else "empty (0 bytes)") from None
     width, height = image.size
     if width * height > max_pixels:
         raise Unreadable(f"{width} x {height} is more than {max_pixels:,} pixels")

@@ -19,26 +19,25 @@ _SYSTEM_FOLDERS = ("__MACOSX", "__pycache__", "lost+found", "$RECYCLE.BIN")
 
 
 def read_folder(root: Path, options: DataOptions, log: Log) -> Source:
-    """List every image below `root`, with the folder it lies in as its class."""
+    """List every image below `root`, with the folder it lies in as its class.
+
+    Folders `train` and `test` (or `eval`, `val`, `valid`, `validation`; any capitalisation) are the two parts. If there
+    are several of the latter, `test` is used; the others are neither trained nor tested on, and a message says so: they
+    stay free for `evaluate` and `calibrate`.
+    """
     train, test = _find_parts(root, log)
     skipped: list[Skipped] = []
     files = _files_by_class(train, skipped, log)
     classes = in_class_order(set(files))
     if not classes:
-        n = count(len(_images_directly_in(train)), "image")
-        raise ValueError(
-            f"{train} must hold a folder for each class, as {train}/<class>/*.jpg; it holds {n} and no such folder. "
-            "Sort the images, or pass a CSV of path,label."
-        )
+        held = f"it holds {count(len(_images_directly_in(train)), 'image')} and no such folder"
+        remedy = "Sort the images, or pass a CSV of path,label"
+        raise ValueError(f"{train} must hold a folder for each class, as {train}/<class>/*.jpg; {held}. {remedy}.")
     if len(classes) == 1 and _subfolders(train / classes[0]):
         raise ValueError(f"{train} holds one folder, {classes[0]!r}, and folders in it. Pass {train / classes[0]}.")
     parts = [files] if test is None else [files, _files_by_class(test, skipped, log)]
-    unknown = sorted(set(parts[-1]) - set(classes))
-    if unknown:
+    if unknown := sorted(set(parts[-1]) - set(classes)):
         raise ValueError(f"the class {unknown[0]!r} of {test} has no training images. Add some, or remove the folder.")
-    absent = [name for name in classes if name not in parts[-1]]
-    if absent:
-        log(f"{count(len(absent), 'class')} without a test image, for example {absent[0]!r}")
     listed = [(path, k) for part in parts for k, name in enumerate(classes) for path in part.get(name, [])]
     n_train = None if test is None else sum(map(len, files.values()))
     labels = np.array([k for _, k in listed], np.int64)
@@ -51,7 +50,7 @@ def image_files_below(folder: Path, skipped: list[Skipped]) -> list[str]:
 
 
 def _find_parts(root: Path, log: Log) -> tuple[Path, Path | None]:
-    """Return the folders of the training and the test part: `root` and None if it is not divided.
+    """Return the folders of the training and the test part; (root, None) if it is not divided.
 
     A folder called train is the training part if it holds folders and no images, and a test part or nothing else stands
     beside it. Otherwise it may be a class of trains.
@@ -60,14 +59,13 @@ def _find_parts(root: Path, log: Log) -> tuple[Path, Path | None]:
     by_name = {folder.name.casefold(): folder for folder in folders}
     train = next((by_name[name] for name in TRAIN_NAMES if name in by_name), None)
     tests = [by_name[name] for name in TEST_NAMES if name in by_name]
-    divided = train is not None and _subfolders(train) and not _images_directly_in(train)
-    if train is None or not divided or not (tests or len(folders) == 1):
+    if train is None or not _subfolders(train) or _images_directly_in(train) or not (tests or len(folders) == 1):
         return root, None
     test = next((test for test in tests if _subfolders(test)), None)
     for folder in folders:
         if folder not in (train, test):
-            used = f"{train.name} and {test.name} are" if test else f"it has no class folders; {train.name} is"
-            log(f"skipped {folder}: {used} used")
+            used = f"{train.name} is trained on, {test.name} is tested on" if test else "it has no class folders"
+            log(f"skipped {folder}: {used}")
     return train, test
 
 
@@ -84,11 +82,13 @@ def _files_by_class(folder: Path, skipped: list[Skipped], log: Log) -> dict[str,
     if files:
         skipped += [(path, "in no class folder") for path in _images_directly_in(folder)]
     skipped.sort()
-    others.update(f"{name} (empty)" for name, of_class in files.items() if not of_class)
     if others:
         names = ", ".join(name for name, _ in others.most_common(5)) + (", ..." if len(others) > 5 else "")
         n = others.total()
         log(f"skipped {n} {'entry' if n == 1 else 'entries'} below {folder} that are not images: {names}")
+    if empty := [repr(name) for name, of_class in files.items() if not of_class]:
+        names = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
+        log(f"skipped {count(len(empty), 'class folder')} without images in {folder}: {names}")
     return {name: of_class for name, of_class in files.items() if of_class}
 
 

@@ -14,9 +14,8 @@ import tarfile
 import tempfile
 import urllib.request
 import zipfile
-from collections import Counter
 from functools import partial
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -44,30 +43,20 @@ class Published(NamedTuple):
         return self.url.rpartition("/")[2]
 
 
+_TORONTO, _STANFORD = "https://www.cs.toronto.edu/~kriz", "http://cs231n.stanford.edu"
+_CALTECH = "https://data.caltech.edu/records/nyy15-4j048/files"
 PUBLISHED = {
     "cifar10": Published(
-        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        "c58f30108f718f92721af3b95e74349a",
-        "cifar-10-batches-py",
-        "data_batch_1",
+        f"{_TORONTO}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py", "data_batch_1"
     ),
     "cifar100": Published(
-        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-        "eb9058c3a382ffc7106e4002c42a8d85",
-        "cifar-100-python",
-        "train",
+        f"{_TORONTO}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python", "train"
     ),
     "tiny_imagenet": Published(
-        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        "90528d7ca1a48142e341f4ef8d21d0de",
-        "tiny-imagenet-200",
-        "wnids.txt",
+        f"{_STANFORD}/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de", "tiny-imagenet-200", "wnids.txt"
     ),
     "caltech256": Published(
-        "https://data.caltech.edu/records/nyy15-4j048/files/256_ObjectCategories.tar",
-        "67b4f42ca05d46448c6bb8ecd2220f6d",
-        "256_ObjectCategories",
-        ".",
+        f"{_CALTECH}/256_ObjectCategories.tar", "67b4f42ca05d46448c6bb8ecd2220f6d", "256_ObjectCategories", "."
     ),
 }
 #: The sets that `load` knows by name.
@@ -75,6 +64,7 @@ NAMES = ("digits", *PUBLISHED)
 #: Height and width of the images if no image_size is given.
 DEFAULT_SIZES = {"tiny_imagenet": (32, 32), "caltech256": (64, 64)}
 _MOST_DOWNLOADED, _MOST_UNPACKED = 8 << 30, 32 << 30  # a server or an archive without end must not fill the disk
+_md5 = partial(hashlib.md5, usedforsecurity=False)  # the checksum that the sets are published with
 
 # --- Locate, download, unpack ----------------------------------------------------------------------------------------
 
@@ -88,8 +78,7 @@ def data_root(data_dir: Path | None) -> Path | None:
     """Return `data_dir`, else $ESUPCON_DATA, else the platform's cache folder, if this user has one."""
     chosen = data_dir or os.environ.get(DATA_VARIABLE)
     root = expand(chosen) if chosen else cache_root()
-    # os.path returns False if a parent is inaccessible; pathlib raises.
-    if root is not None and os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112
+    if root is not None and os.path.isfile(root):  # noqa: PTH113 - pathlib raises if a parent is inaccessible
         raise NotADirectoryError(f"the data folder must be a directory; {root} is a file. Pass its parent.")
     return None if root is None else root.absolute()
 
@@ -103,27 +92,24 @@ def find_published(name: str, options: DataOptions, log: Log) -> Path:
     for folder in (*(home / one.folder for home in homes), root):
         if (folder.name == one.folder or one.proof != ".") and (folder / one.proof).exists():
             return folder
-    archive = next((home / one.archive for home in homes if (home / one.archive).is_file()), None)
-    if archive is not None:
+    archive = next((home / one.archive for home in homes if (home / one.archive).is_file()), root / one.archive)
+    if archive.is_file():
         with archive.open("rb") as file:
             if hashlib.file_digest(file, _md5).hexdigest() != one.md5:
                 log(f"{archive} is not the official archive, whose md5 is {one.md5}; reading it anyway")
-    else:
-        archive, reason = root / one.archive, "downloads are switched off"
+        return extract(archive, archive.parent, one.folder, log)
+    reason = "downloads are switched off"
+    if options.download:
         try:
-            if options.download:
-                download(one.url, archive, one.md5, log)
+            download(one.url, archive, one.md5, log)
         except (OSError, http.client.HTTPException) as error:
             reason = f"the download failed ({one_line(error) or type(error).__name__})"
-        if not archive.is_file():
-            raise FileNotFoundError(
-                f"{name} is not in {root} (neither {one.folder}/ nor {one.archive}), and {reason}. "
-                f"Fetch it yourself: curl -L -C - -o {archive} {one.url} (md5 {one.md5})."
-            )
-    return extract(archive, archive.parent, one.folder, log)
-
-
-_md5 = partial(hashlib.md5, usedforsecurity=False)  # the checksum that the sets are published with
+        else:
+            return extract(archive, root, one.folder, log)
+    raise FileNotFoundError(
+        f"{name} is not in {root} (neither {one.folder}/ nor {one.archive}), and {reason}. "
+        f"Fetch it yourself: curl -L -C - -o {archive} {one.url} (md5 {one.md5})."
+    )
 
 
 def download(url: str, target: Path, md5: str, log: Log, *, timeout: float = 30.0) -> None:
@@ -171,6 +157,10 @@ def extract(archive: Path, into: Path, folder: str, log: Log) -> Path:
     return target
 
 
+class _Refused(ValueError):  # noqa: N818 - an archive holds what no data set has
+    pass
+
+
 def _unpack(archive: Path, into: Path) -> None:
     """Unpack plain files and folders, none of them outside of `into`, up to a limit of bytes."""
     total = 0
@@ -178,13 +168,12 @@ def _unpack(archive: Path, into: Path) -> None:
     def check(name: str, size: int, plain: bool) -> None:
         nonlocal total
         total += size + 4096  # an empty file takes space too
-        path, windows = PurePosixPath(name), PureWindowsPath(name)
-        if path.is_absolute() or windows.drive or windows.root or "\\" in name or "\0" in name or ".." in path.parts:
-            raise _RefusedError(f"{archive} holds {name!r}, which leads out of the folder: refused.")
+        if name.startswith("/") or "\\" in name or ".." in name.split("/"):
+            raise _Refused(f"{archive} holds {name!r}, which leads out of the folder: refused.")
         if not plain:
-            raise _RefusedError(f"{archive} holds {name!r}, a link or device: refused.")
+            raise _Refused(f"{archive} holds {name!r}, a link or device: refused.")
         if total > _MOST_UNPACKED:
-            raise _RefusedError(f"{archive} unpacks to more than {_MOST_UNPACKED >> 30} GB: refused.")
+            raise _Refused(f"{archive} unpacks to more than {_MOST_UNPACKED >> 30} GB: refused.")
 
     def checked(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         check(member.name, member.size, member.isfile() or member.isdir())
@@ -201,17 +190,13 @@ def _unpack(archive: Path, into: Path) -> None:
         else:
             with tarfile.open(archive) as tar:
                 tar.extractall(into, filter=checked)
-    except _RefusedError:
+    except _Refused:
         raise
     except Exception as error:  # damaged archives make parsers raise nearly anything
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise OSError(f"{archive} cannot be unpacked in {into.parent}: {error.strerror}.") from error
         reason = one_line(error) or type(error).__name__
         raise ValueError(f"{archive} is damaged or incomplete ({reason}). Delete it and fetch it again.") from error
-
-
-class _RefusedError(ValueError):
-    """Raised if an archive holds what no data set has."""
 
 
 # --- Read ------------------------------------------------------------------------------------------------------------
@@ -266,27 +251,21 @@ def _read_cifar_file(file: Path, md5: str) -> dict[bytes, Any]:
         raise FileNotFoundError(f"{file} is missing. Unpack the official archive again.")
     content = file.read_bytes()
     if (found := _md5(content).hexdigest()) != md5:
-        raise ValueError(
-            f"{file} is not the official file: its md5 is {found}, expected {md5}. Unpack the official archive "
-            "again, or save your own images as .npz."
-        )
+        remedy = "Unpack the official archive again, or save your own images as .npz"
+        raise ValueError(f"{file} is not the official file: its md5 is {found}, expected {md5}. {remedy}.")
     return dict(_CifarUnpickler(io.BytesIO(content), encoding="bytes").load())
 
 
 class _CifarUnpickler(pickle.Unpickler):
     """Rebuild NumPy arrays and nothing else, should a checksum ever be forged."""
 
-    _ALLOWED = {  # noqa: RUF012 - never changed
-        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-        ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-    }
-
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._ALLOWED:
-            raise ValueError(f"a CIFAR file asks for {module}.{name}, which is not allowed. Unpack the archive again.")
-        return self._ALLOWED[module, name]
+        match module, name:
+            case (("numpy.core.multiarray" | "numpy._core.multiarray"), "_reconstruct"):
+                return np.empty(0).__reduce__()[0]
+            case "numpy", ("ndarray" | "dtype"):
+                return getattr(np, name)
+        raise ValueError(f"a CIFAR file asks for {module}.{name}, which is not allowed. Unpack the archive again.")
 
 
 def read_tiny_imagenet(folder: Path, options: DataOptions, log: Log) -> Source:
@@ -294,34 +273,33 @@ def read_tiny_imagenet(folder: Path, options: DataOptions, log: Log) -> Source:
 
     Without val_annotations.txt, val is expected to be sorted into class folders, as train is.
     """
-    wnids = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir() and path.name[0] != ".")
-    index = {wnid: k for k, wnid in enumerate(wnids)}
+
+    def text_lines(file: Path) -> list[str]:
+        try:
+            return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} must be UTF-8 text ({error}). Unpack the official archive again.") from None
+
+    def by_class(part: Path) -> list[tuple[str, str]]:
+        wnids = sorted(path.name for path in part.iterdir() if path.is_dir() and path.name[0] == "n")
+        return [(path, wnid) for wnid in wnids for path in image_files_below(part / wnid, skipped)]
+
     skipped: list[Skipped] = []
-    train = [(path, wnid) for wnid in wnids for path in image_files_below(folder / "train" / wnid, skipped)]
-    annotated = [line.split("\t") for line in _text_lines(folder / "val" / "val_annotations.txt")]
+    train = by_class(folder / "train")
+    annotated = [line.split("\t") for line in text_lines(folder / "val" / "val_annotations.txt")]
     test = [(str(folder / "val" / "images" / line[0]), line[1]) for line in annotated if len(line) > 1]
-    if not test:
-        sorted_by_class = [one for one in sorted((folder / "val").glob("n*")) if one.is_dir()]
-        test = [(path, one.name) for one in sorted_by_class for path in image_files_below(one, skipped)]
+    test = test or by_class(folder / "val")
+    wnids = sorted({wnid for _, wnid in train})
     if not test or not {wnid for _, wnid in test} <= set(wnids):
         raise ValueError(f"{folder}/val has no images, or a class that train lacks. Unpack the official archive again.")
     _check_size(folder, len(train) + len(test), 110_000, log)
-    words = dict(line.split("\t", 1) for line in _text_lines(folder / "words.txt") if "\t" in line)
+    words = dict(line.split("\t", 1) for line in text_lines(folder / "words.txt") if "\t" in line)
     names = [words.get(wnid, "").partition(",")[0].strip() or wnid for wnid in wnids]
-    repeated = {name for name, n in Counter(names).items() if n > 1}
-    classes = tuple(f"{name} ({wnid})" if name in repeated else name for name, wnid in zip(names, wnids, strict=True))
-    labels = np.array([index[wnid] for _, wnid in train + test], np.int64)
+    classes = tuple(
+        f"{name} ({wnid})" if names.count(name) > 1 else name for name, wnid in zip(names, wnids, strict=True)
+    )
+    labels = np.searchsorted(wnids, [wnid for _, wnid in train + test])
     return Source(ImageFiles([path for path, _ in train + test]), labels, classes, len(train), skipped)
-
-
-def _text_lines(file: Path) -> list[str]:
-    """Return the lines of a text file, none if there is no such file."""
-    try:
-        return file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} must be UTF-8 text ({error}). Unpack the official archive again.") from None
 
 
 def read_caltech256(folder: Path, options: DataOptions, log: Log) -> Source:
@@ -333,16 +311,12 @@ def read_caltech256(folder: Path, options: DataOptions, log: Log) -> Source:
         log("skipped the clutter class; include_clutter keeps it")
     classes = tuple(name.partition(".")[2] or name for name in files)
     sizes = [len(of_class) for of_class in files.values()]
-    if options.n_per_class is None and min(sizes, default=61) <= 60:
-        log(f"a class of 60 images or fewer is split by test_fraction={options.test_fraction} instead")
-    split = partial(
-        n_per_class_split,
-        n_per_class=options.n_per_class or 60,
-        seed=options.split_seed,
-        classes=classes,
-        otherwise=options.test_fraction if options.n_per_class is None else None,
-    )
-    labels = np.repeat(np.arange(len(files)), sizes).astype(np.int64)
+    otherwise = options.test_fraction if options.n_per_class is None else None
+    if otherwise is not None and min(sizes, default=61) <= 60:
+        log(f"a class of 60 images or fewer is split by test_fraction={otherwise} instead")
+    n_per_class, seed = options.n_per_class or 60, options.split_seed
+    split = partial(n_per_class_split, n_per_class=n_per_class, seed=seed, classes=classes, otherwise=otherwise)
+    labels = np.repeat(np.arange(len(files)), sizes)
     return Source(ImageFiles([path for of_class in files.values() for path in of_class]), labels, classes, split=split)
 
 

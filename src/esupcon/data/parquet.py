@@ -22,7 +22,7 @@ from esupcon._console import Log
 from esupcon._io import check_memory, memory_budget, one_line
 from esupcon.data import DataOptions
 from esupcon.data.decode import Encoded
-from esupcon.data.sources import LONGEST_LABEL, TEST_NAMES, TRAIN_NAMES, Source, encode_labels, stamp_of
+from esupcon.data.sources import LONGEST_LABEL, TEST_NAMES, TRAIN_NAMES, ImageFiles, Source, encode_labels, stamp_of
 
 _IMAGE_NAMES = ("image", "img", "images", "picture", "pixel_values")
 _LABEL_NAMES = ("label", "labels", "fine_label", "class", "target", "category", "y")
@@ -36,11 +36,10 @@ def parquet_files(folder: Path) -> list[Path]:
 def read_parquet(source: Path, options: DataOptions, log: Log) -> Source:
     """Read the training part, and the test part or else the first other part that has labels."""
     parts: dict[str, list[Path]] = {}
-    known = (*TRAIN_NAMES, *TEST_NAMES)
     for file in [source] if source.is_file() else parquet_files(source):
         words = re.split(r"[-_.]", file.stem.lower(), maxsplit=1)[0], file.parent.name.lower()
-        part = next((word for word in words if word in known), "train") if source.is_dir() else "train"
-        parts.setdefault(part, []).append(file)
+        known = [word for word in words if word in (*TRAIN_NAMES, *TEST_NAMES)]
+        parts.setdefault(known[0] if known and source.is_dir() else "train", []).append(file)
     train = next((name for name in TRAIN_NAMES if name in parts), None)
     if train is None:
         raise ValueError(f"{source} has no training part; it has {', '.join(parts)}.")
@@ -62,13 +61,14 @@ def read_parquet(source: Path, options: DataOptions, log: Log) -> Source:
     return Source(images, labels, classes, len(y_train) if test else None)
 
 
-class ParquetImages:
-    """The images of one column, read in order; a few are held at a time."""
+class ParquetImages(ImageFiles):
+    """The images of one column, read in order, one at a time because they may be large."""
+
+    at_once = 1
 
     def __init__(self, files: list[Path], column: str) -> None:
-        self._files = files
-        self._column = column
-        self._counts = []
+        self._files, self._column = files, column
+        self._counts: list[int] = []
         for file in files:
             with _open(file) as table:
                 self._counts.append(int(table.metadata.num_rows))
@@ -86,11 +86,8 @@ class ParquetImages:
             yield from islice(self._images_of(file), max(1, n // len(self._files)))
 
     def name(self, i: int) -> str:
-        for file, n in zip(self._files, self._counts, strict=True):
-            if i < n:
-                return f"{file}, row {i}"
-            i -= n
-        raise IndexError(i)
+        file = int(np.searchsorted(np.cumsum(self._counts), i, side="right"))
+        return f"{self._files[file]}, row {i - sum(self._counts[:file])}"
 
     def stamp(self) -> list[object]:
         return [self._column, [(str(file.absolute()), *stamp_of(str(file))) for file in self._files]]
@@ -107,13 +104,11 @@ class ParquetImages:
 
 def _pyarrow() -> Any:
     try:
-        import pyarrow  # noqa: PLC0415 - an extra, and slow to import
-        import pyarrow.compute  # noqa: PLC0415
+        import pyarrow.compute  # noqa: PLC0415 - an extra, and slow to import
         import pyarrow.parquet  # noqa: PLC0415
     except ImportError:
-        raise ModuleNotFoundError(
-            "Parquet files are read by pyarrow, which is not installed: pip install 'esupcon[parquet]'."
-        ) from None
+        remedy = "pip install 'esupcon[parquet]'"
+        raise ModuleNotFoundError(f"Parquet files are read by pyarrow, which is not installed: {remedy}.") from None
     return pyarrow
 
 
@@ -139,14 +134,13 @@ def _largest_group(table: Any) -> int:
 
 def _column_batches(file: Path, column: str, n_rows: int | None = None) -> Iterator[Any]:
     """Return the arrays of a column, `n_rows` at a time; by default as many as surely need little memory."""
+    pa = _pyarrow()
     with _open(file) as table:
         if column not in table.schema_arrow.names:
             raise ValueError(f"{file} has no column {column!r}, unlike the other files.")
-        if n_rows is None:
-            try:
-                n_rows = 4096 if table.schema_arrow.field(column).type.bit_width else 1
-            except ValueError:  # values of any length, up to that of the group
-                n_rows = max(1, min(4096, memory_budget() // 256 // max(1, _largest_group(table))))
+        if n_rows is None:  # text may be as long as its group
+            most = memory_budget() // 256 // max(1, _largest_group(table))
+            n_rows = 4096 if pa.types.is_primitive(table.schema_arrow.field(column).type) else max(1, min(4096, most))
         for batch in table.iter_batches(batch_size=n_rows, columns=[column]):
             yield batch.column(batch.schema.get_field_index(column))
 
@@ -156,7 +150,7 @@ def _choose_columns(file: Path, options: DataOptions) -> tuple[str, str, list[st
     pa = _pyarrow()
     with _open(file) as table:
         schema = table.schema_arrow
-        columns = list(schema.names)
+    columns = list(schema.names)
     try:
         stored = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         features = {name: one for name, one in stored.items() if name in columns and isinstance(one, dict)}
@@ -173,12 +167,10 @@ def _choose_columns(file: Path, options: DataOptions) -> tuple[str, str, list[st
             raise ValueError(f"{file} has the columns {listed}{missing}: which holds the {what}s? Pass {what}_column.")
         return chosen
 
-    binary = (pa.binary(), pa.large_binary())
     structs = [one.name for one in schema if pa.types.is_struct(one.type) and one.type.get_field_index("bytes") >= 0]
-    images = structs + [one.name for one in schema if one.type in binary]
-    labels = [name for name in columns if name.casefold() in _LABEL_NAMES]
+    images = structs + [one.name for one in schema if one.type in (pa.binary(), pa.large_binary())]
     image = choose("image", options.image_column, "Image", images, _IMAGE_NAMES)
-    label = choose("label", options.label_column, "ClassLabel", labels, _LABEL_NAMES)
+    label = choose("label", options.label_column, "ClassLabel", columns, _LABEL_NAMES)
     names = features.get(label, {}).get("names")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise ValueError(f"{file} has {names!r:.100} as the names of its classes; expected a list of texts.")
@@ -194,13 +186,12 @@ def _read_labels(files: list[Path], column: str) -> NDArray[Any]:
             kind, texts = array.type, array.dictionary if pa.types.is_dictionary(array.type) else array
             number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
             text = texts.type in (pa.string(), pa.large_string())
+            where = f"{file}: the column {column!r}"
             if array.null_count or not (number or text):
                 what = "rows without a label" if array.null_count else str(kind)
-                raise ValueError(f"{file}: the column {column!r} holds {what}; labels are whole numbers or text.")
+                raise ValueError(f"{where} holds {what}; labels are whole numbers or text.")
             if text and (pa.compute.max(pa.compute.binary_length(texts)).as_py() or 0) > LONGEST_LABEL:
-                raise ValueError(
-                    f"{file}: the column {column!r} has labels of more than {LONGEST_LABEL:,} bytes. "
-                    "Use shorter class names, or pass label_column."
-                )
+                remedy = "Use shorter class names, or pass label_column"
+                raise ValueError(f"{where} has labels of more than {LONGEST_LABEL:,} bytes. {remedy}.")
             values += array.to_pylist()
     return np.array(values) if values else np.empty(0, np.int64)

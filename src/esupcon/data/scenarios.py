@@ -7,8 +7,8 @@ was drawn; ``prepare`` also sets aside held-out rows.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -87,8 +87,7 @@ def label_noise(labels: ArrayLike, noise_rate: float, rng: np.random.Generator, 
     return noisy
 
 
-@dataclass(frozen=True)
-class ScenarioResult:
+class ScenarioResult(NamedTuple):
     """The samples to train on, their labels, which may be wrong, and a record for JSON of what was drawn."""
 
     indices: Indices
@@ -112,15 +111,13 @@ class Scenario:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        optional = ("n_train", "imbalance_rate", "noise_rate")
-        _check_settings(**{name: v for name, v in asdict(self).items() if v is not None or name not in optional})
+        _check_settings(**{name: value for name, value in asdict(self).items() if value is not None})
 
     def apply(self, labels: ArrayLike) -> ScenarioResult:
         """Apply the scenario to labels. The record holds everything that was drawn except the indices."""
-        truth = _checked(labels, None)
+        truth = _checked(labels)
         draw_rare, draw_sample, draw_noise = (np.random.default_rng([self.seed, i]) for i in range(3))
-        indices = np.arange(len(truth), dtype=np.int64)
-        scarce: Labels | None = None
+        indices, scarce = np.arange(len(truth), dtype=np.int64), None
         if self.imbalance_rate is not None:
             indices, scarce = _imbalance(truth, self.imbalance_rate, draw_rare)
         if self.n_train is not None:
@@ -145,15 +142,14 @@ class Scenario:
         return ScenarioResult(indices, noisy, record)
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
+class Prepared(NamedTuple):
     """Row indices into `Dataset.x_train` and the labels, maybe wrong, of the rows to train on and of those held out."""
 
     fit: Indices
     y_fit: NDArray[np.int64]
     held: Indices
     y_held: NDArray[np.int64]
-    record: dict[str, Any] = field(repr=False)
+    record: dict[str, Any]
 
 
 def prepare(dataset: Dataset, scenario: Scenario, validation_fraction: float, seed: int) -> Prepared:
@@ -164,20 +160,20 @@ def prepare(dataset: Dataset, scenario: Scenario, validation_fraction: float, se
     """
     if not 0 <= validation_fraction < 1:
         raise ValueError(f"validation_fraction must be at least 0 and below 1; got {validation_fraction}.")
-    drawn = scenario.apply(dataset.y_train)
-    labels = drawn.labels.astype(np.int64)
+    indices, noisy, drawn = scenario.apply(dataset.y_train)
+    labels = noisy.astype(np.int64)
     fit, held = np.arange(len(labels)), np.empty(0, np.int64)
     if validation_fraction > 0:
         fit, held = stratified_split(labels, validation_fraction, seed)
     record = {
-        "scenario": drawn.record,
+        "scenario": drawn,
         "validation_fraction": validation_fraction,
         "validation_seed": seed,
         "n_fit": len(fit),
         "n_held_out": len(held),
         "n_test": len(dataset.y_test),
     }
-    return Prepared(drawn.indices[fit], labels[fit], drawn.indices[held], labels[held], record)
+    return Prepared(indices[fit], labels[fit], indices[held], labels[held], record)
 
 
 def _quotas(sizes: list[int], n: int, order: NDArray[np.int64]) -> list[int]:
@@ -201,23 +197,20 @@ def _quotas(sizes: list[int], n: int, order: NDArray[np.int64]) -> list[int]:
 
 def _shuffle_choice(codes: NDArray[np.intp], n_wrong: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """Return positions of ``n_wrong`` labels of which no class holds more than half: these can be permuted."""
-    counts = np.bincount(codes)
-    half = n_wrong // 2
+    counts, half = np.bincount(codes), n_wrong // 2
     if np.minimum(counts, half).sum() < n_wrong:
         total, largest = len(codes), int(counts.max())
         # An even number can be permuted if all classes but the largest hold half of it.
         instead = max(2, min(2 * half, 2 * (total - largest)))
         raise ValueError(
-            f"label_noise cannot shuffle {n_wrong} of {total} labels so that every one changes class: there are "
-            f"{len(counts)} classes, the largest of {largest}. Use noise_rate={instead / total:.8g} ({instead} "
-            "labels), or kind='symmetric' or 'pair'."
+            f"label_noise cannot shuffle {n_wrong} of {total} labels so that all change class: the largest class has "
+            f"{largest}. Use noise_rate={instead / total:.8g} ({instead} labels), or kind='symmetric' or 'pair'."
         )
     order = rng.permutation(len(codes))
     # The rank of each position among those of its class, in drawing order.
     by_class = np.argsort(codes[order], kind="stable")
-    starts = np.cumsum(counts) - counts
     rank = np.empty(len(codes), dtype=np.intp)
-    rank[by_class] = np.arange(len(codes)) - starts[codes[order][by_class]]
+    rank[by_class] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
     return order[rank < half][:n_wrong]
 
 
@@ -249,16 +242,14 @@ def _at_least_two_classes(labels: Labels) -> Labels:
     return classes
 
 
-def _checked(labels: ArrayLike, rng: np.random.Generator | None, **settings: Any) -> Labels:
+def _checked(labels: ArrayLike, rng: object = None, **settings: Any) -> Labels:
     """Return the labels as an array, after a check of all arguments."""
     values = np.asarray(labels)
     if values.ndim != 1 or not len(values) or not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(
-            "labels must be a one-dimensional array of integers, not empty; "
-            f"got {values.dtype} of shape {values.shape}."
-        )
-    if rng is not None and not isinstance(rng, np.random.Generator):
-        raise ValueError(f"rng must be a numpy.random.Generator; got {rng!r}. Pass numpy.random.default_rng(seed).")
+        got = f"{values.dtype} of shape {values.shape}"
+        raise ValueError(f"labels must be a one-dimensional array of integers, not empty; got {got}.")
+    if not isinstance(rng, np.random.Generator | None):
+        raise ValueError(f"rng must be a numpy.random.Generator; got {rng!r}. Pass numpy.random.default_rng(0).")  # noqa: TRY004
     _check_settings(**settings)
     return values
 

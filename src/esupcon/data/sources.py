@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,25 +33,10 @@ TEST_NAMES = ("test", "testing", "eval", "evaluation", "val", "valid", "validati
 LONGEST_LABEL = 1000  # characters
 
 
-class EncodedImages(Protocol):
-    """Images in files, read one after the other."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Encoded]: ...
-
-    def sample(self, n: int) -> Iterator[Encoded]:
-        """Return about n of them without reading all the others."""
-
-    def name(self, i: int) -> str:
-        """Return the name of image i for messages."""
-
-    def stamp(self) -> list[object]:
-        """Return what changes when the images do: names, sizes and times, fit for JSON."""
-
-
 class ImageFiles:
-    """A list of files, each one image."""
+    """Encoded images, read one after the other: here a list of files, each one image."""
+
+    at_once = 256  # how many may be held in memory together
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = [os.path.abspath(path) for path in paths]  # noqa: PTH100 - a Path per image is slow
@@ -63,13 +48,15 @@ class ImageFiles:
         return iter(self._paths)
 
     def sample(self, n: int) -> Iterator[Encoded]:
+        """Return about n of them without reading all the others."""
         return iter(self._paths[:: max(1, len(self._paths) // n)])
 
     def name(self, i: int) -> str:
+        """Return the name of image i for messages."""
         return self._paths[i]
 
     def stamp(self) -> list[object]:
-        # Full paths: two copies of an unpacked archive agree in names, sizes and times.
+        """Return what changes when the images do, fit for JSON: full paths, because copies agree in all else."""
         return [(path, *stamp_of(path)) for path in self._paths]
 
 
@@ -90,7 +77,7 @@ class Source:
     labels, or a stratified part is drawn if it is None.
     """
 
-    images: EncodedImages | NDArray[np.uint8]
+    images: ImageFiles | NDArray[np.uint8]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     n_train: int | None = None
@@ -106,10 +93,9 @@ class Source:
             for start in range(0, len(self.images), 4096):
                 digest.update(np.ascontiguousarray(self.images[start : start + 4096]).data)
             return digest.hexdigest()
-        # Files are hashed side by side; the images of a Parquet file are held one at a time, since they may be large.
-        images, at_once = iter(self.images), 256 if isinstance(self.images, ImageFiles) else 1
+        images = iter(self.images)
         with ThreadPoolExecutor(usable_cores()) as threads:
-            while block := list(islice(images, at_once)):
+            while block := list(islice(images, self.images.at_once)):
                 digest.update("".join(threads.map(_image_digest, block)).encode())
         return digest.hexdigest()
 
@@ -143,22 +129,18 @@ def encode_labels(
     """
     parts = [_checked_labels(part, source) for part in (train, test) if part is not None]
     textual = any(part.dtype.kind == "U" for part in parts)
+    names = in_class_order(set(np.unique(parts[0]).astype(str).tolist())) if classes is None else tuple(classes)
+    if len(set(names)) < len(names):
+        raise ValueError(f"{source} names a class twice: {', '.join(map(repr, names))}. Class names must differ.")
+    keys = names if classes is None or textual else map(str, range(len(names)))
+    index = {key: k for k, key in enumerate(keys)}
     labels = np.concatenate([part.astype(str) for part in parts] if textual else parts)
-    if classes is None:
-        names = in_class_order({str(value) for value in np.unique(parts[0])})
-    else:
-        names = tuple(classes)
-        if len(set(names)) < len(names):
-            raise ValueError(f"{source} names a class twice: {', '.join(map(repr, names))}. Class names must differ.")
-    index = {name: k for k, name in enumerate(names)}
-    if classes is not None and not textual:
-        index = {str(k): k for k in range(len(names))}
-    values, inverse = np.unique(labels, return_inverse=True)
-    unknown = [str(value) for value in values if str(value) not in index]
-    if unknown:
+    found, inverse = np.unique(labels, return_inverse=True)
+    values = list(map(str, found))
+    if unknown := [value for value in values if value not in index]:
         where = "only on test images; add training images" if classes is None else f"none of its {len(names)} classes"
         raise ValueError(f"{source}: the label {unknown[0]!r} is {where}.")
-    return np.array([index[str(value)] for value in values], np.int64)[inverse], names
+    return np.array([index[value] for value in values], np.int64)[inverse], names
 
 
 def _checked_labels(labels: NDArray[Any], source: object) -> NDArray[Any]:
@@ -166,10 +148,8 @@ def _checked_labels(labels: NDArray[Any], source: object) -> NDArray[Any]:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        raise ValueError(
-            f"{source}: labels must be one number or name per image; got shape {labels.shape}. "
-            "Convert one-hot rows to numbers with argmax(axis=1)."
-        )
+        remedy = "Convert one-hot rows to numbers with argmax(axis=1)"
+        raise ValueError(f"{source}: labels must be one per image; got shape {labels.shape}. {remedy}.")
     if labels.dtype.kind == "U":
         if labels.size and np.char.str_len(labels).max() > LONGEST_LABEL:
             raise ValueError(f"{source}: a label has more than {LONGEST_LABEL:,} characters. Use shorter class names.")
@@ -212,34 +192,31 @@ def read_csv(file: Path, options: DataOptions, log: Log) -> Source:
     )
     split_at = find_column(None, _SPLIT_HEADINGS)
     if path_at is None or label_at is None:
-        raise ValueError(
-            f"{file} has the columns {', '.join(map(repr, header))}: which are path and label? Name them in its first "
-            "line, or pass image_column and label_column."
-        )
+        columns = f"{file} has the columns {', '.join(map(repr, header))}: which are path and label?"
+        raise ValueError(f"{columns} Name them in its first line, or pass image_column and label_column.")
     skipped: list[Skipped] = []
-    lines: dict[str, tuple[str, str]] = {}
+    lines: dict[str, tuple[str, str]] = {}  # label and part of each path
     for number, row in rows:
+        where = f"{file}, line {number}"
         cells = [cell.strip() for cell in row] + [""] * len(head)
         path, label = cells[path_at], cells[label_at]
         if not path or not label:
-            skipped.append((f"{file}, line {number}", "no label" if path else "no path"))
+            skipped.append((where, "no label" if path else "no path"))
             continue
         word = "train" if split_at is None else cells[split_at].casefold()
         if word not in _PARTS:
-            raise ValueError(f"{file}, line {number}: the split is {word!r}; expected train, test or val.")
+            raise ValueError(f"{where}: the split is {word!r}; expected train, test or val.")
         new = (label, _PARTS[word])
         old = lines.setdefault(os.path.normpath(file.parent / path), new)
         if old != new:
-            raise ValueError(
-                f"{file}, line {number}: {one_line(path)} is {new[0]!r} ({new[1]}), and {old[0]!r} ({old[1]}) in an "
-                "earlier line. Keep one."
-            )
+            both = f"{new[0]!r} ({new[1]}), and {old[0]!r} ({old[1]}) in an earlier line"
+            raise ValueError(f"{where}: {one_line(path)} is {both}. Keep one.")
     parts = Counter(part for _, part in lines.values())
     if not parts["train"]:
         raise ValueError(f"{file} names no training images. Expected lines of path,label.")
-    test_part = "test" if parts["test"] else "val"
     if parts["test"] and parts["val"]:
         log(f"skipped {count(parts['val'], 'validation image')} of {file}: train and test are used")
+    test_part = "test" if parts["test"] else "val"
     train, test = ([path for path, line in lines.items() if line[1] == part] for part in ("train", test_part))
     y_train, y_test = (np.array([lines[path][0] for path in part], str) for part in (train, test))
     labels, classes = encode_labels(y_train, y_test if test else None, None, file)
@@ -280,46 +257,44 @@ def read_npz(file: Path, options: DataOptions, log: Log) -> Source:
     1, else as 0 to 255.
     """
     try:
-        held = array_names(file)
-        present = {name.lower(): name for name in held}
-        found = {name: next((present[one] for one in usual if one in present), None) for name, usual in _ARRAYS.items()}
-        arrays = read_arrays(file, {key for key in found.values() if key is not None})
+        held = {name.lower(): name for name in array_names(file)}
+        found = {name: next((held[one] for one in usual if one in held), "") for name, usual in _ARRAYS.items()}
+        arrays = read_arrays(file, {key for key in found.values() if key})
     except NotPlainArrays as reason:
         raise ValueError(f"{file} cannot be read as .npz: {reason}.") from None
-    content = {name: np.atleast_1d(arrays[key]) for name, key in found.items() if key is not None}
+    content = {name: np.atleast_1d(arrays[key]) for name, key in found.items() if key}
     if not {"x_train", "y_train"} <= set(content) or ("x_test" in content) != ("y_test" in content):
-        raise ValueError(
-            f"{file} must hold x_train and y_train, and x_test and y_test or neither; it holds "
-            f"{', '.join(map(one_line, held)) or 'nothing'}."
-        )
-    parts = ("train", "test") if "x_test" in content else ("train",)
-    for part in parts:
-        n_images, n_labels = len(content[f"x_{part}"]), len(content[f"y_{part}"])
-        if n_images != n_labels:
-            raise ValueError(f"{file}: x_{part} has {n_images} images and y_{part} {n_labels} labels.")
-    names = content.get("classes")
-    classes = None if names is None else [str(name) for name in _checked_labels(names, f"{file}, classes").tolist()]
-    labels, found_classes = encode_labels(content["y_train"], content.get("y_test"), classes, file)
-    planes = [_channels_first(content[f"x_{part}"], options.layout, f"{file}: x_{part}") for part in parts]
-    if len({array.shape[1:] for array in planes}) > 1:
+        names = ", ".join(map(one_line, held.values()))
+        raise ValueError(f"{file} must hold x_train and y_train, and x_test and y_test or neither; it holds {names}.")
+    planes = []
+    for part in ("train", "test") if "x_test" in content else ("train",):
+        x, n_labels = content[f"x_{part}"], len(content[f"y_{part}"])
+        if len(x) != n_labels:
+            raise ValueError(f"{file}: x_{part} has {len(x)} images and y_{part} {n_labels} labels.")
+        planes.append(_channels_first(x, options.layout, f"{file}: x_{part}"))
+    if planes[0].shape[1:] != planes[-1].shape[1:]:
         raise ValueError(f"{file}: x_train and x_test differ in size, {planes[0].shape[1:]} and {planes[1].shape[1:]}.")
+    classes = None
+    if "classes" in content:
+        classes = _checked_labels(content["classes"], f"{file}, classes").astype(str).tolist()
+    labels, names_of_classes = encode_labels(content["y_train"], content.get("y_test"), classes, file)
     n_train = len(planes[0]) if len(planes) > 1 else None
-    return Source(_as_uint8(planes, file, log), labels, found_classes, n_train)
+    return Source(_as_uint8(planes, file, log), labels, names_of_classes, n_train)
 
 
 def _channels_first(images: NDArray[Any], layout: str | None, what: str) -> NDArray[Any]:
-    if images.ndim == 3:
+    shape = images.shape
+    if len(shape) == 3:
         images, layout = images[:, None], "NCHW"
-    if images.ndim == 4 and layout is None:
-        first, last = images.shape[1] in (1, 3), images.shape[3] in (1, 3)
+    elif len(shape) == 4 and layout is None:
+        first, last = shape[1] in (1, 3), shape[3] in (1, 3)
         if first and last:
-            raise ValueError(f"{what} of shape {images.shape} may be NHWC or NCHW. Pass layout.")
+            raise ValueError(f"{what} of shape {shape} may be NHWC or NCHW. Pass layout.")
         layout = "NCHW" if first else "NHWC"
     planes = images.transpose(0, 3, 1, 2) if images.ndim == 4 and layout == "NHWC" else images
     if planes.ndim != 4 or planes.shape[1] not in (1, 3) or 0 in planes.shape[2:]:
-        raise ValueError(
-            f"{what} must be (n, H, W), or (n, H, W, C) or (n, C, H, W) with 1 or 3 channels; got shape {images.shape}."
-        )
+        expected = "(n, H, W), or (n, H, W, C) or (n, C, H, W) with 1 or 3 channels"
+        raise ValueError(f"{what} must be {expected}; got shape {shape}.")
     return planes
 
 
@@ -327,18 +302,16 @@ def _as_uint8(parts: list[NDArray[Any]], file: Path, log: Log) -> NDArray[np.uin
     """Return all parts in one array, scaled by one rule so that train and test keep one scale."""
     if len(parts) == 1 and parts[0].dtype == np.uint8:
         return np.ascontiguousarray(parts[0])
-    if any(part.dtype.kind not in "buif" for part in parts):
+    kinds = {part.dtype.kind for part in parts}
+    if not kinds <= set("buif"):
         raise ValueError(f"{file}: images must be numbers; got dtype {parts[0].dtype}.")
     filled = [part for part in parts if part.size]
     low, high = min((part.min() for part in filled), default=0), max((part.max() for part in filled), default=0)
     if not (low >= 0 and high <= 255):  # also true for NaN
-        raise ValueError(
-            f"{file}: pixel values are from {low} to {high}; expected 0 to 1 or 0 to 255. Undo the normalisation, "
-            "or save uint8."
-        )
-    floats = any(part.dtype.kind == "f" for part in parts)
-    unit = (floats and high <= 1) or all(part.dtype.kind == "b" for part in parts)
-    if floats:
+        remedy = "Undo the normalisation, or save uint8"
+        raise ValueError(f"{file}: pixel values are from {low} to {high}; expected 0 to 1 or 0 to 255. {remedy}.")
+    unit = ("f" in kinds and high <= 1) or kinds == {"b"}
+    if "f" in kinds:
         log(f"{file} holds floats from {low:.4g} to {high:.4g}, read as 0 to {1 if unit else 255}")
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
     check_memory(2 * int(np.prod(shape)), f"{file} as uint8 beside the arrays it holds")
