@@ -1,8 +1,9 @@
 # %% [markdown]
-# # From cross entropy to ESupCon, in a loop of your own
+# # From cross entropy to ESupCon, in your own training loop
 #
-# The same encoder, views, optimiser and number of steps; once with a linear layer and cross entropy, once with
-# prototypes and ESupCon. The data are scikit-learn's digits: 300 to train on, 150 to choose by, the rest to measure.
+# This example trains the same encoder twice, with the same views, optimiser and number of steps: once with a linear
+# layer and cross entropy, once with prototypes and ESupCon. The data are the digits of scikit-learn: 300 images for
+# training, 150 for choosing settings, and the rest for testing.
 
 # %%
 import statistics
@@ -21,11 +22,11 @@ X, y = load_digits(return_X_y=True)
 X, X_test, y, y_test = train_test_split(X / 16, y, train_size=450, stratify=y, random_state=0)
 X, X_choose, y, y_choose = train_test_split(X, y, train_size=300, stratify=y, random_state=0)
 images, labels = torch.tensor(X, dtype=torch.float32), torch.tensor(y)
-print(f"{len(X)} images to train on, {len(X_choose)} to choose by, {len(X_test)} to measure")
+print(f"{len(X)} images for training, {len(X_choose)} for choosing, {len(X_test)} for testing")
 
 # %% [markdown]
-# Two views of a batch: moved by up to a pixel, with noise. The loop is written once; `loss_of(z, labels)` gets the
-# embeddings of both views.
+# A view is a batch moved by up to one pixel, with noise added. The training loop is written once. It calls
+# `loss_of(z, labels)` with the embeddings of both views.
 
 
 # %%
@@ -54,8 +55,8 @@ def make_encoder() -> nn.Module:
 
 
 # %% [markdown]
-# **Before**: a linear layer, and cross entropy on its logits. **After**: a `PrototypeHead`, whose weight goes to the
-# loss together with the embeddings. There is no second stage: the head is trained with the rest.
+# **Before**: a linear layer, and cross entropy on its logits. **After**: a `PrototypeHead`, whose weight is passed to
+# the loss together with the embeddings. There is no second stage: the head is trained together with the encoder.
 
 
 # %%
@@ -82,18 +83,16 @@ def logits_of(model, X):
 
 
 # %% [markdown]
-# Each loss has a learning rate that suits it: each gets three tries, judged on the images set aside for that, and then
-# three seeds with the best.
+# Each loss needs its own learning rate. We try three rates for each, choose the best on the images for choosing, and
+# then train with three other seeds.
 
 # %%
 
 
-def tell(name, rate, models):
+def show(name, rate, models):
     accuracies = [accuracy(softmax(logits_of(model, X_test)), y_test) for model in models]
     listed = ", ".join(f"{100 * one:.1f}" for one in accuracies)
-    print(
-        f"{name:13}  rate {rate}: {listed} % of the test images right, mean {100 * statistics.fmean(accuracies):.1f} %"
-    )
+    print(f"{name:13}  learning rate {rate}: test accuracy {listed} %, mean {100 * statistics.fmean(accuracies):.1f} %")
 
 
 found, rates = {}, {}
@@ -101,31 +100,33 @@ for name, method in (("cross entropy", with_cross_entropy), ("ESupCon", with_esu
     tries = {lr: accuracy(softmax(logits_of(method(lr, seed=0), X_choose)), y_choose) for lr in (0.001, 0.003, 0.01)}
     rates[name] = max(tries, key=tries.get)
     found[name] = [method(rates[name], seed) for seed in (1, 2, 3)]
-    tell(name, rates[name], found[name])
+    show(name, rates[name], found[name])
 
 # %% [markdown]
-# The embedding can be used by itself. Here by the five nearest training images, compared by cosine:
+# The embedding is useful without the head, too. Here each test image is classified by its five nearest training
+# images, compared by cosine similarity.
 
 # %%
-neighbours_right = {}
+neighbour_accuracy = {}
 for name, models in found.items():
     encoder = models[0][0]
     with torch.no_grad():
         z, z_test = encoder(images), encoder(torch.tensor(X_test, dtype=torch.float32))
-    neighbours_right[name] = KNeighborsClassifier(5, metric="cosine").fit(z, y).score(z_test, y_test)
-    print(f"{name:13}  five nearest neighbours in the embedding: {100 * neighbours_right[name]:.1f} % right")
+    neighbour_accuracy[name] = KNeighborsClassifier(5, metric="cosine").fit(z, y).score(z_test, y_test)
+    print(f"{name:13}  accuracy of the five nearest neighbours: {100 * neighbour_accuracy[name]:.1f} %")
 
 # %% [markdown]
-# Where the neighbours are ahead of the head, the prototypes lag behind: 10 of them beside 200 embeddings are a
-# twentieth of the objective. `prototype_weight` gives them more. This is one try more than cross entropy had.
+# If the neighbours are more accurate than the head, the prototypes have not learnt enough: 10 prototypes beside 200
+# embeddings are only about a twentieth of the objective. A larger `prototype_weight` changes that. Note that this
+# gives ESupCon one more try than cross entropy had.
 
 # %%
 found["ESupCon, 10x"] = [with_esupcon(rates["ESupCon"], seed, prototype_weight=10) for seed in (1, 2, 3)]
-tell("ESupCon, 10x", rates["ESupCon"], found["ESupCon, 10x"])
+show("ESupCon, 10x", rates["ESupCon"], found["ESupCon, 10x"])
 
 # %% [markdown]
-# Confidence and accuracy are two things. One temperature, from images that were not trained on, brings them together;
-# the labels that are predicted stay the same.
+# A classifier can be accurate and still too confident. Dividing the logits by one temperature, fitted on images that
+# were not used for training, brings confidence and accuracy together. The predicted labels do not change.
 
 # %%
 calibration = {}
@@ -134,4 +135,4 @@ for name, models in found.items():
     logits = logits_of(models[0], X_test)
     calibration[name] = [expected_calibration_error(softmax(logits, T), y_test) for T in (1.0, temperature)]
     before, after = (100 * one for one in calibration[name])
-    print(f"{name:13}  calibration error {before:.1f} %, and {after:.1f} % with temperature {temperature:.2f}")
+    print(f"{name:13}  calibration error {before:.1f} %; with temperature {temperature:.2f}: {after:.1f} %")

@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Images from a folder, to a model that can be shipped
+# # From a folder of images to a saved model
 #
-# The estimator takes lists of file names. The folder is made here from scikit-learn's digits; any folder of class
-# folders will do.
+# The estimator accepts lists of file names. This example writes the digits of scikit-learn to a folder first; you can
+# use any folder that has one folder per class.
 
 # %%
 import tempfile
@@ -16,7 +16,7 @@ from sklearn.model_selection import train_test_split
 import esupcon
 
 folder = tempfile.TemporaryDirectory()
-root = Path(folder.name) / "pictures"
+root = Path(folder.name) / "images"
 digits = load_digits()
 for i, (image, label) in enumerate(zip(digits.images[:500], digits.target[:500], strict=True)):
     place = root / f"digit {label}" / f"{i:04d}.png"
@@ -26,42 +26,43 @@ for i, (image, label) in enumerate(zip(digits.images[:500], digits.target[:500],
 paths = sorted(root.glob("*/*.png"))
 labels = [path.parent.name for path in paths]
 train, test, y_train, y_test = train_test_split(paths, labels, stratify=labels, random_state=0)
-print(f"{len(train)} pictures to train on, {len(test)} to test on, {len(set(labels))} classes by the folders' names")
+print(f"{len(train)} images for training, {len(test)} for testing, {len(set(labels))} classes")
 
 # %% [markdown]
-# Labels are the folders' names, and stay so: `classes_` has them, `predict` returns them.
+# The labels are the names of the folders. They are stored in `classes_`, and `predict` returns them.
 
 # %%
 classifier = esupcon.ContrastiveClassifier(image_size=8, epochs=30, augmentation="digits", random_state=0)
 classifier.fit(train, y_train)
 accuracy = classifier.score(test, y_test)
-print(f"accuracy on pictures not seen before: {100 * accuracy:.1f} %")
+print(f"accuracy on the test images: {100 * accuracy:.1f} %")
 print(f"temperature {classifier.calibration_temperature_:.2f}, {classifier.calibration_}")
 
 # %% [markdown]
-# Why did it say so? The nearest training pictures, and the similarity to the prototypes.
+# `explain` shows why an image got its label: the nearest training images, and the similarity to the prototypes.
 
 # %%
 print(f"{test[0].relative_to(root)}: {classifier.explain(test[:1], n_neighbors=3)}")
 
 # %% [markdown]
-# What does not belong? Pure noise, measured by the threshold that 95 % of the test pictures stay below.
+# `ood_score` finds images that belong to no class. As an example we use images of pure noise, and a threshold that 95
+# % of the test images stay below.
 
 # %%
 noise = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3), dtype=np.uint8)
 rejected = float((classifier.ood_score(noise) > np.quantile(classifier.ood_score(test), 0.95)).mean())
-print(f"{100 * rejected:.0f} % of 50 pictures of noise are stranger than 95 % of the test pictures")
+print(f"{100 * rejected:.0f} % of 50 images of noise are further out than 95 % of the test images")
 
 # %% [markdown]
-# The saved model is a folder of safetensors and JSON. Loaded again it gives the same probabilities, but for
-# rounding.
+# The saved model is a folder of safetensors and JSON files. After loading it gives the same probabilities, except for
+# rounding errors.
 
 # %%
 classifier.save(Path(folder.name) / "model")
-elsewhere = esupcon.load(Path(folder.name) / "model")
-probabilities = elsewhere.predict_proba(test)
+loaded = esupcon.load(Path(folder.name) / "model")
+probabilities = loaded.predict_proba(test)
 difference = float(np.abs(probabilities - classifier.predict_proba(test)).max())
 best = probabilities[0].argmax()
-print(f"the saved model says '{elsewhere.classes_[best]}' with probability {probabilities[0, best]:.2f}")
-print(f"largest difference to the one in memory, over all test pictures: {difference:.0e}")
+print(f"the loaded model predicts '{loaded.classes_[best]}' with probability {probabilities[0, best]:.2f}")
+print(f"largest difference between saved and loaded model on the test images: {difference:.0e}")
 folder.cleanup()

@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Mislabelled data: find the wrong labels, then train without them
+# # Find wrong labels, then train without them
 #
-# 600 digits, 90 of them with a wrong label, which only we know. The classifier has to find out by itself: a sample
-# whose neighbours in the embedding, and whose class mean, speak against its label is doubtful.
+# We take 600 digits and change the labels of 90. The classifier does not know which. A label is suspicious if the
+# neighbours of its sample in the embedding, and the class means, point to another class.
 
 # %%
 import numpy as np
@@ -20,10 +20,10 @@ rng = np.random.default_rng(0)
 wrong = rng.permutation(len(y))[:90]
 noisy = y.copy()
 noisy[wrong] = (y[wrong] + rng.integers(1, 10, len(wrong))) % 10
-print(f"{len(y)} rows, {len(wrong)} of them with a wrong label; {len(y_test)} test rows with the right ones")
+print(f"{len(y)} training rows, {len(wrong)} of them with a wrong label; {len(y_test)} test rows with correct labels")
 
 # %% [markdown]
-# First as if nothing were known.
+# First we train on the data as they are.
 
 
 # %%
@@ -33,41 +33,42 @@ def contrastive() -> ContrastiveClassifier:
 
 usual = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(X, noisy)
 classifier = contrastive().fit(X, noisy)
-accuracy = {"logistic regression, as it is": usual.score(X_test, y_test), "as it is": classifier.score(X_test, y_test)}
+accuracy = {"logistic regression, all rows": usual.score(X_test, y_test), "all rows": classifier.score(X_test, y_test)}
 for name, value in accuracy.items():
-    print(f"{name:30} {100 * value:.1f} % of the test rows right")
+    print(f"{name:30} test accuracy {100 * value:.1f} %")
 
 # %% [markdown]
-# `label_issues` sorts the training rows, the most doubtful first. How many of those at the top are wrong is known here
-# because we made them so.
+# `label_issues` sorts the training rows, the most suspicious label first. Since we changed the labels ourselves, we
+# can count how many of the first 90 are wrong.
 
 # %%
 issues = classifier.label_issues(return_details=True)
 n_found = int(np.isin(issues.indices[:90], wrong).sum())
-print(f"wrong labels among the 90 most doubtful rows: {n_found}; by chance there would be {90 * 90 / 600:.0f}")
+print(f"wrong labels among the 90 most suspicious rows: {n_found}; expected by chance: {90 * 90 / 600:.0f}")
 for row, given, suggested, likelihood in list(
     zip(issues.indices, issues.given, issues.suggested, issues.likelihood, strict=True)
 )[:3]:
-    print(f"  row {row}: labelled {given} (likelihood {likelihood:.2f}), rather {suggested}; in truth {y[row]}")
+    print(f"  row {row}: labelled {given} (likelihood {likelihood:.2f}), suggested {suggested}, correct {y[row]}")
 
 # %% [markdown]
-# In practice nobody knows how many are wrong. A line that needs no such knowledge: rows whose given label is less
-# likely than not. Some right labels lie below it, too; a look at the rows would tell.
+# In practice the number of wrong labels is unknown. A threshold that does not need it: take the rows whose given
+# label has a likelihood below one half. Some correct labels are among them, so look at the rows before you change
+# anything.
 
 # %%
-doubtful = issues.indices[issues.likelihood < 0.5]
-precision = np.isin(doubtful, wrong).mean()
-print(f"{len(doubtful)} rows have a label that is less likely than not; {100 * precision:.0f} % of these are wrong")
+suspicious = issues.indices[issues.likelihood < 0.5]
+precision = np.isin(suspicious, wrong).mean()
+print(f"{len(suspicious)} rows have a label with a likelihood below 0.5; {100 * precision:.0f} % of these are wrong")
 
 # %% [markdown]
-# Then the same training again: without those rows, and with the suggested labels in their place.
+# Then we train again, once without these rows and once with the suggested labels.
 
 # %%
-kept = np.setdiff1d(np.arange(len(y)), doubtful)
-accuracy["without the doubtful"] = contrastive().fit(X[kept], noisy[kept]).score(X_test, y_test)
-mended = noisy.copy()
-mended[doubtful] = issues.suggested[: len(doubtful)]
-accuracy["with the suggestions"] = contrastive().fit(X, mended).score(X_test, y_test)
-accuracy["had all labels been right"] = contrastive().fit(X, y).score(X_test, y_test)
-for name in ("as it is", "without the doubtful", "with the suggestions", "had all labels been right"):
-    print(f"{name:30} {100 * accuracy[name]:.1f} % of the test rows right")
+kept = np.setdiff1d(np.arange(len(y)), suspicious)
+accuracy["without suspicious rows"] = contrastive().fit(X[kept], noisy[kept]).score(X_test, y_test)
+corrected = noisy.copy()
+corrected[suspicious] = issues.suggested[: len(suspicious)]
+accuracy["with suggested labels"] = contrastive().fit(X, corrected).score(X_test, y_test)
+accuracy["with correct labels"] = contrastive().fit(X, y).score(X_test, y_test)
+for name in ("all rows", "without suspicious rows", "with suggested labels", "with correct labels"):
+    print(f"{name:30} test accuracy {100 * accuracy[name]:.1f} %")

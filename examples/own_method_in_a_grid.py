@@ -1,8 +1,9 @@
 # %% [markdown]
-# # A method of your own, compared in a grid, with a report
+# # Compare your own method in a grid, with a report
 #
-# Methods are data: stages, and the terms that each minimises. A table names methods and settings; the runs are stored
-# by their specification, so that the same script again computes nothing; the report reads the store.
+# A method is data: its stages, and the loss terms that each stage minimises. A table lists methods and settings. Each
+# run is stored under a key computed from its settings, so running this script again computes nothing. The report is
+# written from the stored runs.
 
 # %%
 import statistics
@@ -18,8 +19,9 @@ folder = Path("runs/examples/own-method")
 folder.mkdir(parents=True, exist_ok=True)
 
 # %% [markdown]
-# The method stands in a file, since worker processes, and other machines, must know it too. SupCon on the projection
-# and cross entropy on the logits, both at once; the paper has them one after the other, as `supcon_ce`.
+# The method is defined in a file, because worker processes and other machines must be able to import it. It minimises
+# SupCon on the projection and cross entropy on the logits at the same time. The paper's method `supcon_ce` minimises
+# one after the other.
 
 # %%
 (folder / "mine.py").write_text("""
@@ -58,14 +60,14 @@ noise_rate = 0.2
 """)
 
 # %% [markdown]
-# The profile `smoke` has a small network and few epochs. Two seeds are the least that shows how much of a difference is
-# chance; take more before you believe one.
+# The profile `smoke` has a small network and few epochs. Two seeds are the minimum that shows how much results vary
+# by chance; use more before you draw conclusions.
 
 # %%
 plan = make_plan(str(folder / "mine.toml"), "smoke", seeds=(0, 1), allow_code=True)
 store = Store(folder / "store")
 state = run_grid([plan], store, LocalExecutor())
-print(f"{len(state.rows)} runs: {len(state.finished)} computed, {len(state.stored)} were already stored")
+print(f"{len(state.rows)} runs: {len(state.finished)} computed, {len(state.stored)} already stored")
 assert not state.failed, state.failed
 
 # %%
@@ -77,11 +79,11 @@ for (setting, method), values in accuracies.items():
     print(f"{setting:32} {method:14} {statistics.fmean(values):.1f} % (seeds: {seeds})")
 
 # %% [markdown]
-# The same grid again finds every run in the store. The report is one page that opens offline; `esupcon report` writes
-# it on the command line.
+# Running the same grid again finds every run in the store. The report is one page that works offline. On the command
+# line, `esupcon report` writes it.
 
 # %%
 again = run_grid([plan], store, LocalExecutor())
-print(f"again: {len(again.finished)} computed, {len(again.stored)} were already stored")
+print(f"again: {len(again.finished)} computed, {len(again.stored)} already stored")
 report = build(store.root, folder / "report.html")
 print(f"the report is in {report}: {report.stat().st_size // 1024:,} kB, one file")

@@ -1,9 +1,9 @@
 # %% [markdown]
-# # A pretrained embedding, and a class that comes later
+# # Classify embeddings of a pretrained network, and add a class later
 #
-# Rows that a frozen network has computed need no second network: prototypes among them make a classifier, and a class
-# more is a prototype more, without training. Here a random layer over the digits stands for the frozen network; it
-# loses some of what was in them.
+# Embeddings of a frozen network do not need a second network: one prototype per class makes a classifier, and a new
+# class is one more prototype, without training. In this example a random layer stands for the frozen network. It
+# loses some of the information in the digits.
 
 # %%
 import numpy as np
@@ -24,48 +24,52 @@ z, z_test, y, y_test = train_test_split(frozen_network(X), names, train_size=700
 print(f"{len(z)} rows of {z.shape[1]} numbers, {len(np.unique(y))} classes")
 
 # %% [markdown]
-# The embedding as it is, with prototypes in it; and with a small network of its own on top, which reshapes the space.
+# We compare two classifiers: one learns prototypes in the embedding as it is, the other also trains a small network
+# on top of the embedding.
 
 
 # %%
-def prototypes_alone() -> ContrastiveClassifier:
+def prototypes_only() -> ContrastiveClassifier:
     return ContrastiveClassifier(encoder="identity", lr=0.05, epochs=20, random_state=0)
 
 
-kept = prototypes_alone().fit(z, y)
-reshaped = ContrastiveClassifier(epochs=20, random_state=0).fit(z, y)
-accuracy = {"kept": kept.score(z_test, y_test), "reshaped": reshaped.score(z_test, y_test)}
-print(f"embedding kept, prototypes learnt   : {100 * accuracy['kept']:.1f} % right")
-print(f"a small network on top, both learnt : {100 * accuracy['reshaped']:.1f} % right")
+fixed = prototypes_only().fit(z, y)
+trained = ContrastiveClassifier(epochs=20, random_state=0).fit(z, y)
+accuracy = {"prototypes only": fixed.score(z_test, y_test), "with network": trained.score(z_test, y_test)}
+print(f"prototypes only     : test accuracy {100 * accuracy['prototypes only']:.1f} %")
+print(f"with a small network: test accuracy {100 * accuracy['with network']:.1f} %")
 
 # %% [markdown]
-# A classifier that has never seen a zero learns of it from samples: their mean becomes a prototype. Nothing is trained.
-# A space that was not shaped for the other classes has room for one more; one that was reshaped for nine classes has
-# less.
+# A classifier that was trained without zeros can learn them from a few samples: their mean becomes the new prototype.
+# Nothing is trained. This works better in the original embedding than in one that was trained for the other nine
+# classes.
 
 # %%
 is_zero, is_zero_in_test = y == "zero", y_test == "zero"
 recognised = {}
-for name, growing in (("kept", prototypes_alone()), ("reshaped", ContrastiveClassifier(epochs=20, random_state=0))):
+for name, growing in (
+    ("prototypes only", prototypes_only()),
+    ("with network", ContrastiveClassifier(epochs=20, random_state=0)),
+):
     growing.fit(z[~is_zero], y[~is_zero])
     before = growing.score(z_test[~is_zero_in_test], y_test[~is_zero_in_test])
     growing.add_class(z[is_zero], "zero")
     recognised[name] = growing.score(z_test[is_zero_in_test], y_test[is_zero_in_test])
     after = growing.score(z_test[~is_zero_in_test], y_test[~is_zero_in_test])
     print(
-        f"embedding {name:8}: {100 * recognised[name]:.1f} % of the zeros recognised; "
-        f"of the others {100 * before:.1f} % before and {100 * after:.1f} % after"
+        f"{name:15}: {100 * recognised[name]:.1f} % of the zeros recognised; "
+        f"accuracy on the other digits {100 * before:.1f} % before, {100 * after:.1f} % after"
     )
 
 # %% [markdown]
-# Where the classifier is used, other shares may hold: say ones and sevens alone. `adapt_priors` finds that from rows
-# without labels.
+# Where a classifier is used, classes may occur in other shares than in training, for example only ones and sevens.
+# `adapt_priors` estimates the shares from rows without labels.
 
 # %%
-low = np.isin(y_test, ["one", "seven"])
-before = reshaped.score(z_test[low], y_test[low])
-reshaped.adapt_priors(z_test[low])
-shares = dict(zip(reshaped.classes_.tolist(), reshaped.target_priors_.round(2).tolist(), strict=True))
-print("shares found without labels:", {name: share for name, share in shares.items() if share > 0})
-after = reshaped.score(z_test[low], y_test[low])
-print(f"accuracy there: {100 * before:.1f} % before, {100 * after:.1f} % after")
+is_used = np.isin(y_test, ["one", "seven"])
+before = trained.score(z_test[is_used], y_test[is_used])
+trained.adapt_priors(z_test[is_used])
+shares = dict(zip(trained.classes_.tolist(), trained.target_priors_.round(2).tolist(), strict=True))
+print("estimated shares:", {name: share for name, share in shares.items() if share > 0})
+after = trained.score(z_test[is_used], y_test[is_used])
+print(f"accuracy on ones and sevens: {100 * before:.1f} % before, {100 * after:.1f} % after")

@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Probabilities to act on
+# # Probabilities for decisions
 #
-# A classifier for the digits 0 to 7, and four questions that a probability should answer: may it be believed, what if
-# the classes come in other shares than in training, which labels are possible at all, and is this any of the classes?
-# The digits 8 and 9 are kept out of training, to be the unknown.
+# We train a classifier for the digits 0 to 7 and answer four questions with its probabilities: Are they reliable?
+# What if classes occur in other shares than in training? Which labels are possible? Does the sample belong to any
+# class? The digits 8 and 9 are left out of training and serve as unknown samples.
 
 # %%
 from pathlib import Path
@@ -33,7 +33,7 @@ X_unknown = X[~known]
 
 
 def draw(X, y, n):
-    """n of the rows, by class, and the rest."""
+    """Return n rows, stratified by class, and the rest."""
     chosen, rest, y_chosen, y_rest = train_test_split(X, y, train_size=n, stratify=y, random_state=0)
     return (chosen, y_chosen), (rest, y_rest)
 
@@ -43,14 +43,14 @@ def draw(X, y, n):
 (X_aside, y_aside), (X_test, y_test) = draw(*rest, 400)
 classifier = ContrastiveClassifier(epochs=40, auto_calibrate=False, random_state=0).fit(X_train, y_train)
 sizes = [len(part) for part in (X_train, X_calibrate, X_aside, X_test)]
-print("rows: {} to train on, {} to calibrate on, {} set aside, {} to test on".format(*sizes))
+print("rows: {} for training, {} for calibration, {} set aside, {} for testing".format(*sizes))
 print(f"accuracy on the test rows: {100 * classifier.score(X_test, y_test):.1f} %")
 
 # %% [markdown]
-# ## May it be believed?
+# ## Are the probabilities reliable?
 #
-# The reliability diagram draws accuracy against confidence; the calibration error is the mean distance between them.
-# One temperature, from rows that were not trained on, brings them together.
+# The reliability diagram shows accuracy against confidence. The calibration error is the mean distance between them.
+# One temperature, fitted on rows that were not used for training, reduces it.
 
 # %%
 raw = classifier.predict_proba(X_test)
@@ -68,10 +68,10 @@ print(f"the diagram is in {pictures / 'reliability.png'}")
 figure  # noqa: B018 - a notebook shows it
 
 # %% [markdown]
-# ## Other shares
+# ## Other class shares
 #
-# Where the classifier is used, zeros and ones make up most of what comes. The shares are found from the probabilities
-# alone, without a label, and the probabilities are changed accordingly.
+# Suppose that in use most digits are zeros and ones. The shares can be estimated from the probabilities alone,
+# without labels, and the probabilities adapted to them.
 
 # %%
 rng = np.random.default_rng(0)
@@ -81,23 +81,23 @@ source = class_priors(y_train, 8)
 test = prior_shift_test(p[shifted], source)
 shares = estimate_priors(p[shifted], source).priors
 true_shares = class_priors(y_test[shifted], 8)
-print(
-    f"a shift at all? p-value {test.p_value:.1e}; on the unshifted test rows {prior_shift_test(p, source).p_value:.2f}"
-)
-print("shares of 0 and 1: found", shares[:2].round(2), "in truth", true_shares[:2].round(2))
+print(f"test for a shift: p-value {test.p_value:.1e}; without a shift {prior_shift_test(p, source).p_value:.2f}")
+print("shares of 0 and 1: estimated", shares[:2].round(2), "true", true_shares[:2].round(2))
 adapted = adapt_to_priors(p[shifted], source, shares)
 right = {
     name: float((probabilities.argmax(axis=1) == y_test[shifted]).mean())
     for name, probabilities in (("as trained", p[shifted]), ("adapted", adapted))
 }
-print(f"accuracy there: {100 * right['as trained']:.1f} % as trained, {100 * right['adapted']:.1f} % adapted")
+print(
+    f"accuracy on these rows: {100 * right['as trained']:.1f} % before, {100 * right['adapted']:.1f} % after adapting"
+)
 
 # %% [markdown]
 # ## Which labels are possible?
 #
-# A conformal set holds the right label with the probability asked for, whatever the classifier, provided that the rows
-# it was fitted on, which had no part in training or calibration, are of the same kind as those it is used on. On a few
-# hundred rows the share is off by a point or two, by chance.
+# A conformal set contains the correct label with a chosen probability. This holds for every classifier, provided that
+# the rows used to fit the sets come from the same distribution as new rows and were not used for training or
+# calibration. On a few hundred rows the measured share differs by a point or two by chance.
 
 # %%
 p_aside = classifier.predict_proba(X_aside)
@@ -106,16 +106,16 @@ for miscoverage in (0.1, 0.01):
     sets = fit_conformal(p_aside, y_aside, miscoverage=miscoverage).predict(p)
     covered[miscoverage] = coverage(sets, y_test)
     print(
-        f"asked for {100 * (1 - miscoverage):.0f} %: {100 * covered[miscoverage]:.1f} % of the sets hold the label, "
-        f"{mean_set_size(sets):.2f} classes each on average"
+        f"asked for {100 * (1 - miscoverage):.0f} %: {100 * covered[miscoverage]:.1f} % of the sets contain the label, "
+        f"mean size {mean_set_size(sets):.2f}"
     )
 
 # %% [markdown]
-# ## Is it any of them?
+# ## Does the sample belong to any class?
 #
-# Eights and nines belong to no class, and yet get a label. Two scores of how foreign a row is: how unsure the
-# classifier is, and how far the row lies from the training rows in the embedding. The threshold is what 95 % of the
-# rows set aside stay below.
+# Eights and nines belong to no class, but the classifier gives them a label. Two outlier scores are compared: how
+# uncertain the classifier is, and how far the sample lies from the training samples in the embedding. The threshold
+# is the value that 95 % of the rows set aside stay below.
 
 # %%
 separation = {}
@@ -125,5 +125,5 @@ for method in ("softmax", "knn"):
     separation[method] = auroc(familiar, foreign)
     print(
         f"{method:8} rejects {100 * (foreign > threshold).mean():.0f} % of the unknown digits "
-        f"and {100 * (familiar > threshold).mean():.0f} % of the known (area under the curve {separation[method]:.3f})"
+        f"and {100 * (familiar > threshold).mean():.0f} % of the known ones (AUROC {separation[method]:.3f})"
     )

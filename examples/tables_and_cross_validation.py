@@ -1,8 +1,8 @@
 # %% [markdown]
-# # A table, with scikit-learn's own tools
+# # Tables and cross-validation with scikit-learn
 #
-# `ContrastiveClassifier` is a scikit-learn estimator: cross-validation, searches and pipelines take it. The table is
-# scikit-learn's breast cancer set: 569 tumours, 30 measurements, two classes by name.
+# `ContrastiveClassifier` is a scikit-learn estimator and works with cross-validation, searches and pipelines. The
+# data are the breast cancer table of scikit-learn: 569 tumours, 30 measurements, two classes.
 
 # %%
 from sklearn.datasets import load_breast_cancer
@@ -19,8 +19,8 @@ X, y = table.data, table.target_names[table.target]
 print(f"{X.shape[0]} rows, {X.shape[1]} columns, classes {' and '.join(table.target_names)}")
 
 # %% [markdown]
-# Cross-validation, beside what one would try first. Rows are standardised inside the estimator and its views are made
-# for tables.
+# First cross-validation, compared with logistic regression. The estimator standardises the columns itself, and uses
+# augmentation for tables.
 
 # %%
 folds = StratifiedKFold(3, shuffle=True, random_state=0)
@@ -36,8 +36,8 @@ for name, score in scores.items():
     )
 
 # %% [markdown]
-# Probabilities: as they come; with the temperature that `fit` finds by itself; and with one found on 150 rows that
-# were kept for it. Columns of `predict_proba` are in the order of `classes_`.
+# Next the probabilities: without calibration, with the temperature that `fit` finds, and with a temperature fitted on
+# 150 other rows. The columns of `predict_proba` are in the order of `classes_`.
 
 # %%
 X_train, X_rest, y_train, y_rest = train_test_split(X, y, train_size=250, stratify=y, random_state=0)
@@ -60,17 +60,18 @@ for name, model in found.items():
     print(f"{name:22}  temperature {temperature:.2f}, ECE {100 * errors[name]:.1f} %, log loss {nll:.3f}")
 
 # %% [markdown]
-# A search over settings, as with any estimator. The test part has no say in it, and accuracy needs no calibration.
+# Then a search over settings, as with any estimator. The test rows are not used in it. Accuracy does not depend on
+# calibration, so it is switched off.
 
 # %%
 uncalibrated = ContrastiveClassifier(epochs=20, auto_calibrate=False, random_state=0)
 search = GridSearchCV(uncalibrated, {"method": ["ce", "esupcon"], "temperature": [0.1, 0.3]}, cv=2)
 search.fit(X_train, y_train)
 print("the search chose", ", ".join(f"{name} {value}" for name, value in search.best_params_.items()))
-print(f"accuracy on the {len(y_test)} rows kept out of it: {100 * search.score(X_test, y_test):.1f} %")
+print(f"accuracy on the {len(y_test)} test rows: {100 * search.score(X_test, y_test):.1f} %")
 
 # %% [markdown]
-# `transform` gives the embedding, for whatever comes next: here for the logistic regression.
+# `transform` returns the embedding, which a pipeline can pass to another estimator, here a logistic regression.
 
 # %%
 chained = make_pipeline(uncalibrated, LogisticRegression(max_iter=1000))

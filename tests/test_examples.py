@@ -44,8 +44,8 @@ def _from_cross_entropy(scope: Scope) -> None:
             )
         before, after = scope["calibration"][name]
         assert after < before
-    assert set(scope["neighbours_right"]) == {"cross entropy", "ESupCon"}
-    assert scope["neighbours_right"]["ESupCon"] > 0.85
+    assert set(scope["neighbour_accuracy"]) == {"cross entropy", "ESupCon"}
+    assert scope["neighbour_accuracy"]["ESupCon"] > 0.85
 
 
 def _tables(scope: Scope) -> None:
@@ -66,8 +66,8 @@ def _mislabelled(scope: Scope) -> None:
     assert scope["n_found"] > 60  # of 90; 14 by chance
     assert scope["precision"] > 0.7
     accuracy = scope["accuracy"]
-    assert accuracy["as it is"] > accuracy["logistic regression, as it is"]
-    assert accuracy["without the doubtful"] > accuracy["as it is"]
+    assert accuracy["all rows"] > accuracy["logistic regression, all rows"]
+    assert accuracy["without suspicious rows"] > accuracy["all rows"]
 
 
 def _probabilities(scope: Scope) -> None:
@@ -83,9 +83,8 @@ def _probabilities(scope: Scope) -> None:
 
 
 def _pretrained(scope: Scope) -> None:
-    assert scope["accuracy"]["reshaped"] > scope["accuracy"]["kept"] > 0.8
-    assert scope["recognised"]["kept"] > 0.9
-    assert scope["recognised"]["kept"] > scope["recognised"]["reshaped"]
+    assert scope["accuracy"]["with network"] > scope["accuracy"]["prototypes only"] > 0.8
+    assert scope["recognised"]["prototypes only"] > max(0.9, scope["recognised"]["with network"])
     assert {name for name, share in scope["shares"].items() if share > 0.2} == {"one", "seven"}
     assert scope["after"] >= scope["before"]
 

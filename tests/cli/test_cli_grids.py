@@ -169,30 +169,6 @@ def test_runs_without_data_fail_with_one_reason_while_others_continue(esupcon, t
     assert "2 failed" in esupcon("status", tmp_path / "s").err
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("reproduce", "tabel"), "'tabel' is neither a shipped table (calibration, complexity, demo, full"),
-        (("reproduce", "full", "--profile", "x"), "'x' is neither a shipped profile (cpu, paper, smoke) nor a file"),
-        (
-            ("reproduce", "full", "--seeds", "none"),
-            "seeds must be a number of seeds (3) or a list (0,4,7); got 'none'.",
-        ),
-        (("reproduce", "full", "--set", "epochs"), "name=value, as in epochs=10; got 'epochs'."),
-        (("reproduce", "full", "--set", "epochz=1"), "'epochz'"),
-        (("reproduce", "full", "--set", "seed=5", "--set", "method=spce"), "seed cannot be set: "),
-        (("reproduce", "full", "--method", "cd"), "method must be among ce, "),
-        (("reproduce", "full", "--profile", "smoke", "--workers", "0"), "workers must be at least 1; got 0."),
-    ],
-)
-def test_mistakes_are_one_line(esupcon, words: tuple[str, ...], complaint: str) -> None:
-    printed = esupcon(*words)
-    assert printed.code == 2
-    assert printed.err.startswith("esupcon: ")
-    assert complaint in printed.err
-    assert printed.err.count("\n") == 1
-
-
 def test_an_interrupted_grid_continues(tmp_path: Path) -> None:
     """Takes over 10 s on a slow machine: two commands and their workers start in processes of their own."""
     store = Store(tmp_path / "store")

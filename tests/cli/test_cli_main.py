@@ -15,7 +15,7 @@ import pytest
 from esupcon import __version__
 from esupcon.cli import app, as_typed, one_line
 from esupcon.cli.bench import best_seconds
-from esupcon.cli.stopping import EXIT_CODES, Stopped, Stopper
+from esupcon.cli.stopping import Stopped, Stopper
 from esupcon.methods import METHODS
 
 COMMANDS = ["train", "evaluate", "predict", "calibrate", "export"]
@@ -24,6 +24,8 @@ SMALL = ("--sizes", "40,60", "--classes", "5", "--encoder", "mlp-16x1", "--image
 
 
 def test_every_command_has_an_example(esupcon) -> None:
+    nothing = esupcon()
+    assert nothing.code == 2 and "Usage: esupcon" in nothing.out + nothing.err
     printed = esupcon("--help")
     assert printed.code == 0
     assert [command.callback.__name__ for command in app.registered_commands if command.callback] == COMMANDS
@@ -32,34 +34,6 @@ def test_every_command_has_an_example(esupcon) -> None:
         shown = esupcon(command, "--help")
         assert shown.code == 0
         assert f"Example: esupcon {command}" in " ".join(shown.out.split())
-
-
-def test_no_arguments_show_help(esupcon) -> None:
-    printed = esupcon()
-    assert printed.code == 2
-    assert "Usage: esupcon" in printed.out + printed.err
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("trian",), "No such command 'trian'"),
-        (("train",), "Missing argument 'DATA'. See esupcon train --help."),
-        (("train", "digits"), "Missing option '--out'"),
-        (("train", "digits", "--out", "x", "--epoch", "3"), "No such option: --epoch"),
-        (("methods", "--colour"), "No such option"),
-        (("bench", "--sizes", "9"), "--sizes must be at least 20, two embeddings per class; got 9."),
-        (("bench", "--sizes", "1,x"), "--sizes must be numbers separated by commas"),
-        (("bench", "--batch-size", "5"), "--batch-size must be at least 10, one image per class; got 5."),
-        (("status", "/nowhere"), "there is no store /nowhere. Pass a folder that esupcon reproduce"),
-    ],
-)
-def test_usage_errors_are_one_line(esupcon, words: tuple[str, ...], complaint: str) -> None:
-    printed = esupcon(*words)
-    assert printed.code == 2
-    assert printed.err.startswith("esupcon: ")
-    assert printed.err.count("\n") == 1
-    assert complaint in printed.err
 
 
 def test_methods(esupcon) -> None:
@@ -117,16 +91,13 @@ def test_bugs_keep_their_traceback(esupcon, tmp_path: Path) -> None:
         ("Pass strict=True.", "Pass --strict."),
         ("Pass strict=False.", "Pass no --strict."),
         ("Pass image_column=where, or part=all.", "Pass --image-column where, or --part all."),
-        (
-            "the strict part of 'image_column' in x/image_column.csv",
-            "the strict part of 'image_column' in x/image_column.csv",
-        ),
-        ("my_image_column and image_columns", "my_image_column and image_columns"),
+        *((text, text) for text in ("the strict part of 'image_column' in x/image_column.csv", "my_image_column")),
     ],
 )
-def test_messages_name_options_as_typed(message: str, typed: str) -> None:
+def test_messages_name_options_as_typed(message: str, typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"image_column": "--image-column", "part": "--part", "strict": "--strict"}
-    assert as_typed(message, names) == typed
+    monkeypatch.setattr("esupcon.cli.output.OPTIONS", names)
+    assert as_typed(message) == typed
 
 
 def test_a_signal_before_training_stops_at_once_and_one_during_it_is_asked_for() -> None:
@@ -185,21 +156,11 @@ def _default_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # also where the tests themselves run in the background
 
 
-@pytest.mark.parametrize("delay", [0.03, 0.06, 0.1, 0.2])
+@pytest.mark.parametrize("delay", [0.03, 0.2])
 def test_an_early_signal_gives_no_traceback(delay: float, tmp_path: Path) -> None:
     """The interpreter itself needs about 0.02 s before our first line runs."""
     script = "import signal, sys; from esupcon.__main__ import main; open(sys.argv.pop(), 'w'); sys.exit(main())"
-    words = [
-        sys.executable,
-        "-P",
-        "-c",
-        script,
-        "train",
-        "digits",
-        "--out",
-        str(tmp_path / "o"),
-        str(tmp_path / "ready"),
-    ]
+    words = [sys.executable, "-P", "-c", script, "train", "digits", "--out", str(tmp_path), str(tmp_path / "ready")]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=_default_sigint)  # noqa: PLW1509
     while not (tmp_path / "ready").exists():
         time.sleep(0.002)
@@ -209,10 +170,6 @@ def test_an_early_signal_gives_no_traceback(delay: float, tmp_path: Path) -> Non
     assert process.returncode == 130
     assert err.splitlines()[-1] == "esupcon: interrupted."
     assert "Traceback" not in err
-
-
-def test_exit_codes_have_a_meaning() -> None:
-    assert set(EXIT_CODES) == {0, 1, 2, 130, 143}
 
 
 def test_benchmark_candidates_take_turns_after_a_warm_up() -> None:
@@ -228,7 +185,6 @@ def test_bench(esupcon) -> None:
     assert all(one["supcon"] > 0 and one["esupcon"] > 0 for one in found["losses"])
     assert all(found["step"][part] > 0 for part in ("views", "network", "loss"))
     assert "images/s" in esupcon("bench", *SMALL).out
-    assert "unknown encoder 'resnet11'" in esupcon("bench", "--encoder", "resnet11").err
 
 
 def test_output_to_a_closed_pipe_is_no_traceback() -> None:

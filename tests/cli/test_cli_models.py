@@ -22,7 +22,6 @@ from esupcon.classifier import Prediction, calibrate, load_classifier, predict_f
 from esupcon.classifier.evaluation import BATCH
 from esupcon.cli.models import _FORMULA, _csv_writer
 from esupcon.data import load
-from esupcon.methods import METHODS
 from esupcon.probability import Predictions, smoothed_temperature
 from esupcon.spec import TrainSpec
 from tiny_images import CLASSES, pictures, write_folder, write_npz
@@ -62,14 +61,6 @@ def test_only_the_first_of_several_processes_prints(
         assert (printed.code, printed.out) == (0, "")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains(esupcon, corners: Path, tmp_path: Path, method: str) -> None:
-    printed = esupcon("train", corners, "--out", tmp_path / "o", "--method", method, *QUICK, "--json")
-    assert printed.code == 0, printed.err
-    assert printed.json["run"]["train"]["method"] == method
-    assert load_classifier(tmp_path / "o" / "model").about.method == method
-
-
 def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path) -> None:
     given = {
         **{"method": "supcon_tt", "encoder": "mlp-8x1", "epochs": 1, "steps": 2, "batch_size": 30, "micro_batch": 10},
@@ -86,55 +77,19 @@ def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path) -> 
     assert printed.json["run"]["train"] == {**defaults, **given}
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("--epochs", "0", "--temperature", "-1"), "--epochs: Input should be greater than or equal to 1; got 0; --t"),
-        (("--method", "resnet"), "--method"),
-        (("--augmentation", "magic"), "--augmentation"),
-        (("--n-train", "1000"), "--n-train"),
-        (("--noise-rate", "2"), "--noise-rate"),
-        (("--noise-kind", "pink"), "noise"),
-        (("--validation-fraction", "1"), "--validation-fraction"),
-        (("--layout", "HWCN"), "--layout: Input should be 'NHWC' or 'NCHW'"),
-        (("--epochs", "many"), "--epochs"),
-        (("--n-per-class", "3"), "--n-per-class"),
-    ],
-)
-def test_mistakes_are_one_line(esupcon, corners: Path, tmp_path: Path, words: tuple[str, ...], complaint: str) -> None:
-    printed = esupcon("train", corners, "--out", tmp_path / "o", "--precision", "32", *words)
-    assert printed.code == 2
-    assert printed.out == ""
-    line = printed.err.splitlines()[-1]
-    assert line.startswith("esupcon: ")
-    assert complaint in line
-    assert "Traceback" not in printed.err
+MISTAKES = ["--encoder resnet19", "--accelerator cuda", "--accelerator mps", "--devices -1", "--optimizer adam"]
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("--encoder", "resnet19"), "unknown encoder 'resnet19'"),
-        (("--accelerator", "cuda"), "--accelerator cuda is not available here. Pass --accelerator cpu."),
-        (("--accelerator", "mps"), "--accelerator mps is not available here."),
-        (("--accelerator", "quantum"), "--accelerator must be one of auto, cpu, cuda, mps; got 'quantum'."),
-        (("--devices", "-1"), "--devices must be at least 1; got -1."),
-        (("--out", "{file}"), "--out must be a folder; {file} is a file."),
-        (("--optimizer", "adam"), "--optimizer: Input should be 'sgd' or 'adamw'"),
-    ],
-)
+@pytest.mark.parametrize("words", [*MISTAKES, "--out {file}"])
 def test_mistakes_are_found_before_any_image_is_read(
-    esupcon, corners: Path, tmp_path: Path, words: tuple[str, ...], complaint: str, monkeypatch: pytest.MonkeyPatch
+    esupcon, corners: Path, tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     monkeypatch.setattr("esupcon.training.train", lambda *args, **more: pytest.fail("it was read"))
-    file = tmp_path / "file"
-    file.write_text("")
-    printed = esupcon("train", corners, "--out", tmp_path / "o", *(word.format(file=file) for word in words))
-    assert printed.code == 2
-    assert printed.err.startswith(f"esupcon: {complaint.format(file=file)}")
-    assert printed.err.count("\n") == 1
+    (tmp_path / "file").touch()
+    printed = esupcon("train", corners, "--out", tmp_path / "o", *words.format(file=tmp_path / "file").split())
+    assert (printed.code, printed.err.count("\n")) == (2, 1)
 
 
 def test_ctrl_c_saves_and_prints_how_to_continue(tmp_path: Path) -> None:
@@ -216,10 +171,11 @@ def test_reliability_diagram(esupcon, trained: Path, corners: Path, tmp_path: Pa
     for name in ("r.png", "r.svg"):
         assert esupcon("evaluate", trained, corners, "--plot", tmp_path / name).code == 0
         assert (tmp_path / name).stat().st_size > 5000
-    assert esupcon("evaluate", trained, corners, "--plot", tmp_path / "r.bmp").code == 2
 
 
-def test_calibration_uses_the_held_out_part(esupcon, trained: Path, corners: Path, tmp_path: Path) -> None:
+def test_calibration_uses_the_held_out_part_and_is_not_stored_if_it_makes_probabilities_worse(
+    esupcon, trained: Path, corners: Path, tmp_path: Path
+) -> None:
     held = Predictions.load(trained / "held_out.npz")
     printed = esupcon("calibrate", trained, corners, "--json", "--plot", tmp_path / "c.png")
     assert printed.code == 0
@@ -229,15 +185,11 @@ def test_calibration_uses_the_held_out_part(esupcon, trained: Path, corners: Pat
     assert "held-out part of the training data" in printed.json["fitted_on"]
     assert "fitted on 9 samples only" in printed.err
     assert (tmp_path / "c.png").exists()
-
-
-def test_a_temperature_that_makes_probabilities_worse_is_not_stored(esupcon, trained: Path, corners: Path) -> None:
-    printed = esupcon("calibrate", trained, corners, "--json")
-    figures = printed.json["figures"]
     assert figures["nll_after"] > figures["nll_before"]  # nine samples are too few
     assert not printed.json["stored"]
     assert "Not stored" in printed.err
     assert load_classifier(trained).calibration.how == "none"
+    assert "fitted by the smoothed rule for few samples" in esupcon("calibrate", trained, corners).err
 
 
 def test_calibration_is_stored_used_and_replaced_with_a_message(esupcon, trained: Path, corners: Path) -> None:
@@ -250,7 +202,9 @@ def test_calibration_is_stored_used_and_replaced_with_a_message(esupcon, trained
     assert after["calibrated"]["temperature"] == temperature
     assert after["calibrated"]["ece"] == pytest.approx(figures["ece_after"])
     assert after["calibrated"]["accuracy"] == after["uncalibrated"]["accuracy"]
-    assert "before calibration" in esupcon("evaluate", trained, corners).out
+    shown = esupcon("evaluate", trained, corners)
+    assert "before calibration" in shown.out
+    assert "T was fitted on 135 samples given later." in shown.err
     x = load(corners, log=lambda line: None).x_test
     model = load_classifier(trained)
     scaled = np.exp(model.logits(x) / temperature)
@@ -294,12 +248,6 @@ def test_a_failed_calibration_leaves_the_model_intact(trained: Path, corners: Pa
     assert load_classifier(trained).calibration.how == "none"
 
 
-def test_unknown_parts_are_refused(esupcon, trained: Path, corners: Path, tmp_path: Path) -> None:
-    assert "--part must be one of" in esupcon("evaluate", trained, corners, "--part", "some").err
-    assert "--on must be one of" in esupcon("calibrate", trained, corners, "--on", "some").err
-    assert esupcon("evaluate", tmp_path, corners).code == 2
-
-
 # --- predict ---------------------------------------------------------------------------------------------------------
 
 
@@ -341,8 +289,6 @@ def test_top_k_above_the_number_of_classes_is_cut_with_a_message(esupcon, traine
     assert printed.err.startswith("esupcon: --top-k 9: the model has 3 classes; showing all of them.\n")
     assert "not calibrated" in printed.err
     assert printed.out.splitlines()[0].endswith("label_3,probability_3")
-    assert esupcon("predict", trained, images, "--top-k", "0").code == 2
-    assert "--format must be csv or jsonl" in esupcon("predict", trained, images, "--format", "xml").err
 
 
 def test_unreadable_files_are_named_and_skipped(esupcon, trained: Path, images: Path, tmp_path: Path) -> None:
@@ -393,27 +339,25 @@ def test_no_cell_is_a_formula(capsys: pytest.CaptureFixture[str]) -> None:
         assert label in (name, f"'{name}")
 
 
-HOSTILE = ["\x1b[31mred", "\x9b2J", "a\rb", "\u202egnp.exe", "\x07bell", "two\nlines", "\udcff"]
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_escape_sequence_reaches_a_terminal(name: str) -> None:
+def test_no_escape_sequence_reaches_a_terminal() -> None:
     """On a terminal names are made printable; in a pipe they are written unchanged."""
+    names = ["\x1b[31mred", "\x9b2J", "\u202egnp.exe", "\x07bell", "\udcff", "a\rb", "two\nlines"]
     program = (
         "import sys; from esupcon.cli.models import _csv_writer\n"
         "from esupcon.cli.output import answer, complain, note, table\n"
         "from esupcon.classifier import Prediction\n"
-        "sys.stdout.reconfigure(errors='surrogateescape'); name = sys.argv[1]\n"
-        "_csv_writer(1)(Prediction(name, ((name, 0.5),))); complain(name); note(name); answer(name)\n"
-        "answer(table(['', name], [[name, name]]))\n"
+        "sys.stdout.reconfigure(errors='surrogateescape')\n"
+        "for name in sys.argv[1:]:\n"
+        "    _csv_writer(1)(Prediction(name, ((name, 0.5),))); complain(name); note(name); answer(name)\n"
+        "    answer(table(['', name], [[name, name]]))\n"
     )
     leader, follower = pty.openpty()
-    words = [sys.executable, "-P", "-c", program, name]
+    words = [sys.executable, "-P", "-c", program, *names]
     done = subprocess.run(words, stdout=follower, stderr=follower, env={**os.environ, "TERM": "dumb"}, check=False)
     os.close(follower)
     shown = os.read(leader, 65536)
     os.close(leader)
     assert done.returncode == 0, shown
     text = shown.decode(errors="surrogateescape").replace("\r\n", "\n")
-    assert "\N{REPLACEMENT CHARACTER}" in text or name in ("two\nlines", "a\rb")
+    assert text.count("\N{REPLACEMENT CHARACTER}") >= 5 * 8  # each of the first five names is printed eight times
     assert all(c.isprintable() or c == "\n" for c in text), text

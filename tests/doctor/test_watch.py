@@ -203,11 +203,6 @@ def test_restored_watch_continues_as_if_never_stopped(cut: int, seed: int) -> No
     assert state == json.loads(json.dumps(before.state_dict()))  # loading shares nothing with what it was given
 
 
-def test_other_states_are_refused() -> None:
-    with pytest.raises(ValueError, match="the state of a watch holds accuracy, best_accuracy"):
-        make().load_state_dict({"steps": 3})
-
-
 def test_one_class_has_no_findings_but_nan() -> None:
     watch = make(n_classes=1)
     found = feed(watch, np.full(300, PLATEAU))
@@ -239,30 +234,14 @@ def test_any_losses_are_accepted(losses: list[float], name: str, n_classes: int)
     assert ("loss-not-finite" in {one.code for one in found}) == (not np.isfinite(losses).all())
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"losses": {}}, "losses must be among"),
-        ({"losses": {"triplet": 1.0}}, r"losses must be among .* got \['triplet'\]"),
-        ({"losses": {"ce": -1.0}}, "weights must be finite and at least 0"),
-        ({"prototype_weight": math.nan}, "weights must be finite and at least 0"),
-        ({"n_batch": 0}, "n_batch must be a whole number of at least 1"),
-        ({"n_batch": 1, "n_views": 1}, "two rows or more"),
-        ({"temperature": 0.0}, "temperature must be finite and above 0"),
-        ({"class_counts": [1, 2]}, "class_counts must hold 10 counts"),
-        ({"n_steps": 0}, "n_steps must be a whole number of at least 1"),
-    ],
-)
-def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make(**changes)
-
-
-def test_samples_that_do_not_fit_are_refused() -> None:
-    z, y = np.zeros((4, 3)), np.zeros(4)
-    for embedding, labels, logits in ((z[:1], y[:1], None), (y, y, None), (z, y[:3], None), (z, y, z[:3])):
-        with pytest.raises(ValueError, match="embedding must hold two rows"):
-            make().epoch(0, 5.0, 0.5, embedding, labels, logits=logits)
+def test_impossible_settings_are_refused() -> None:
+    for losses in ({}, {"triplet": 1.0}):
+        with pytest.raises(ValueError, match="losses must be among"):
+            make(losses=losses)
+    with pytest.raises(ValueError, match="temperature must be finite and above 0"):
+        make(temperature=0.0)
+    with pytest.raises(ValueError, match="class_counts must hold 10 counts"):
+        make(class_counts=[1, 2])
 
 
 def test_long_samples_are_thinned_and_half_precision_is_accepted() -> None:

@@ -168,7 +168,7 @@ def test_one_sample_or_one_class_is_refused_with_a_remedy(labels) -> None:
 
 
 def test_paper_protocol_step_by_step(cifar10) -> None:
-    figures = paper_calibration(cifar10, seed=5, n_resamples=100)
+    figures = paper_calibration(cifar10, seed=5)
     rest, chosen = stratified_split(cifar10.labels, 0.2, 5)
     logits, labels = cifar10.logits.astype(np.float64), cifar10.labels
     assert np.bincount(labels[chosen]).tolist() == [round(n / 5) for n in np.bincount(labels)]
@@ -189,19 +189,19 @@ def test_paper_protocol_step_by_step(cifar10) -> None:
 
 
 def test_seed_decides_the_draw_and_small_test_sets_get_the_smoothed_temperature(cifar10) -> None:
-    first, again, other = (paper_calibration(cifar10, seed=seed, n_resamples=20) for seed in (1, 1, 2))
+    first, again, other = (paper_calibration(cifar10, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first.temperature != other.temperature
     small = Predictions(cifar10.logits[:200], cifar10.labels[:200])
     _, chosen = stratified_split(small.labels, 0.2, 0)
     expected = smoothed_temperature(small.logits[chosen], small.labels[chosen])
-    assert paper_calibration(small, n_resamples=20).temperature == expected
+    assert paper_calibration(small).temperature == expected
 
 
 def test_held_out_calibration_fits_on_one_part_and_measures_on_the_other(cifar10) -> None:
     logits, labels = cifar10.logits, cifar10.labels
     held_out, test = Predictions(logits[:500], labels[:500]), Predictions(logits[500:], labels[500:])
-    figures = held_out_calibration(held_out, test, n_resamples=20)
+    figures = held_out_calibration(held_out, test)
     assert figures.temperature == smoothed_temperature(logits[:500], labels[:500])
     assert (figures.protocol, figures.n_calibration, figures.n_evaluation) == ("held-out", 500, 2500)
     assert figures.ece_after == expected_calibration_error(test.probabilities(figures.temperature), test.labels)

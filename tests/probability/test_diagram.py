@@ -9,7 +9,7 @@ from esupcon.probability import calibration_diagram, paper_calibration, reliabil
 
 @pytest.fixture(scope="module")
 def report(cifar10):
-    return paper_calibration(cifar10, n_resamples=100)
+    return paper_calibration(cifar10)
 
 
 def heights(axes, *, filled: bool) -> dict[float, float]:

@@ -16,7 +16,6 @@ from esupcon.probability import (
     fit_conformal,
     fit_temperature,
     log_softmax,
-    max_logit_score,
     max_softmax_score,
     negative_log_likelihood,
     prior_shift_test,
@@ -34,7 +33,6 @@ FROM_LOGITS = {
     "softmax": lambda z, y: softmax(z),
     "log_softmax": lambda z, y: log_softmax(z),
     "energy_score": lambda z, y: energy_score(z),
-    "max_logit_score": lambda z, y: max_logit_score(z),
     "max_softmax_score": lambda z, y: max_softmax_score(z),
 }
 FROM_PROBABILITIES = {

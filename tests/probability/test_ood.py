@@ -13,7 +13,6 @@ from esupcon.probability import (
     energy_score,
     fit_mahalanobis,
     knn_score,
-    max_logit_score,
     max_softmax_score,
     prototype_distance_score,
     softmax,
@@ -45,7 +44,6 @@ def test_logit_scores_equal_their_definitions() -> None:
     np.testing.assert_allclose(max_softmax_score(z), 1 - softmax(z).max(axis=1))
     np.testing.assert_allclose(energy_score(z), [-np.log(np.exp(2) + 1 + np.exp(-1)), -np.log(np.exp(0.1) + 1)])
     np.testing.assert_allclose(energy_score(z, 0.5), 0.5 * energy_score(2 * z))
-    np.testing.assert_allclose(max_logit_score(z), [-2.0, -0.1])
 
 
 def test_confident_rows_do_not_tie() -> None:
@@ -127,7 +125,6 @@ def test_every_score_separates_perturbed_digits_from_clean_ones() -> None:
         return {
             "max softmax": max_softmax_score(z),
             "energy": energy_score(z),
-            "max logit": max_logit_score(z),
             "prototype": prototype_distance_score(x, prototypes),
             "nearest neighbours": knn_score(x, train),
             "Mahalanobis": mahalanobis.score(x),

@@ -21,13 +21,24 @@ from esupcon._console import printable
 from esupcon.cli import grids, models
 from esupcon.cli.bench import bench
 from esupcon.cli.options import Json
-from esupcon.cli.output import answer, answer_json, complain, note, table
+from esupcon.cli.output import OPTIONS, answer, answer_json, as_typed, complain, note, table
 from esupcon.cli.stopping import INTERRUPTED, MISTAKE, PARTIAL, Stopped, Stopper
 from esupcon.methods import METHODS
 
 __all__ = ["app", "main"]
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # typer exports only the classes below it
+_PLAIN_WORDS = {
+    "Value error, ": "",
+    "Invalid value for '(.+?)': ": r"\1 ",
+    "Input should be a valid integer.*": "must be a whole number",
+    "Input should be a valid number.*": "must be a number",
+    "Input should be": "must be",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+}
 _NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")
 
 app = typer.Typer(
@@ -88,7 +99,10 @@ def _common(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     context.obj["debug"] = debug
-    context.obj["command"] = context.invoked_subcommand
+    command: Any = context.command
+    parameters = command.commands[context.invoked_subcommand].params
+    OPTIONS.clear()
+    OPTIONS.update({one.name: one.opts[0] for one in parameters if one.param_type_name == "option"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PARTIAL
     except _USAGE_ERROR as error:
-        message = error.format_message()
+        message = _plain(error.format_message())
         if message:  # otherwise there were no arguments, and the help has been shown
             where = error.ctx.command_path if error.ctx is not None else "esupcon"
             complain(f"{message}{'' if message.endswith(('.', '?')) else '.'} See {where} --help.")
@@ -118,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = one_line(error)
         if message is None or session.get("debug"):
             raise
-        complain(as_typed(message, _option_names(command, session.get("command"))))
+        complain(as_typed(message))
     return MISTAKE
 
 
@@ -144,26 +158,14 @@ def one_line(error: Exception) -> str | None:
 
 
 def _of_field(entry: Any) -> str:
-    name = next((part for part in reversed(entry["loc"]) if isinstance(part, str)), "").replace("_", "-")
-    message = str(entry["msg"]).removeprefix("Value error, ")
-    return f"--{name}: {message}" + ("" if "got " in message else f"; got {entry['input']!r}")
+    name = next((part for part in reversed(entry["loc"]) if isinstance(part, str)), "")
+    message = _plain(entry["msg"]).removeprefix(f"{name} ")
+    got = "" if "got " in message else f"; got {entry['input']!r}"
+    return f"--{name.replace('_', '-')}{' ' if message.startswith('must') else ': '}{message}{got}"
 
 
-def _option_names(command: Any, name: str | None) -> dict[str, str]:
-    parameters = command.commands[name].params if name in command.commands else []
-    return {one.name: one.opts[0] for one in parameters if one.param_type_name == "option"}
-
-
-def as_typed(message: str, names: dict[str, str]) -> str:
-    """Spell parameters as options: ``image_column`` becomes ``--image-column`` and ``strict=True`` ``--strict``.
-
-    A name that is also a plain word (seed, part) is replaced only before ``=`` or ``must`` at the start of the message.
-    """
-    for name, typed in names.items():
-        plain = "" if "_" in name else r"(?==)"
-        named = rf"(?<![\w'\"./-]){re.escape(name)}{plain}"
-        message = re.sub(rf"{named}=True(?!\w)", typed, message)
-        message = re.sub(rf"{named}=False(?!\w)", f"no {typed}", message)
-        message = re.sub(rf"{named}=(?=[\w.-]*\w)", f"{typed} ", message)
-        message = re.sub(rf"{named}(?![\w'\"/=])" if not plain else rf"^{re.escape(name)}(?= must )", typed, message)
+def _plain(message: str) -> str:
+    """Return a message of pydantic or typer in plain words."""
+    for pattern, words in _PLAIN_WORDS.items():
+        message = re.sub(pattern, words, message)
     return message

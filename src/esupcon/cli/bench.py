@@ -39,8 +39,9 @@ def bench(
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     machine = {"torch": torch.__version__, "device": device, "threads": torch.get_num_threads()}
+    parts = _step(encoder, image_size, batch_size, classes, device)
     note(f"torch {machine['torch']} on {device}, {machine['threads']} threads; {classes} classes.")
-    step = best_seconds(_step(encoder, image_size, batch_size, classes, device), rounds=5)
+    step = best_seconds(parts, rounds=5)
     losses = {n: best_seconds(_losses(n, classes, device), rounds=60 if n <= 2048 else 4) for n in numbers}
     if as_json:
         answer_json({"machine": machine, "losses": [{"n": n, **times} for n, times in losses.items()], "step": step})

@@ -17,7 +17,7 @@ import typer
 from esupcon._console import printable
 from esupcon.cli import options
 from esupcon.cli.options import argument, option, takes
-from esupcon.cli.output import INTERVALS, answer, answer_json, classes_table, complain, figures_table, note, table
+from esupcon.cli.output import INTERVALS, answer, answer_json, classes_table, complain, figures_table, log, note, table
 from esupcon.cli.output import with_interval as shown
 from esupcon.cli.stopping import PARTIAL, Stopped, Stopper
 from esupcon.data import DataOptions
@@ -52,7 +52,9 @@ def train(
     out: Annotated[Path, option("Folder of the run.", metavar="DIR")],
     devices: Annotated[int, option("Number of processes or accelerators.", panel=_RUN, show_default=True)] = 1,
     accelerator: Annotated[str, option("auto, cpu, cuda or mps.", panel=_RUN, show_default=True)] = "auto",
-    checkpoint_seconds: Annotated[float, option("Time between checkpoints.", panel=_RUN, show_default=True)] = 60.0,
+    checkpoint_seconds: Annotated[
+        float, option("Time between checkpoints.", panel=_RUN, show_default=True, min=0)
+    ] = 60.0,
     overwrite: Annotated[
         bool, option("Remove an earlier run from the folder and start again.", "--overwrite", panel=_RUN)
     ] = False,
@@ -81,7 +83,7 @@ def train(
                 overwrite=overwrite,
                 checkpoint_seconds=checkpoint_seconds,
                 should_stop=stopper,
-                log=note,
+                log=log,
             )
     except (training.TrainingInterrupted, Stopped):
         if not (out / "checkpoint.json").exists() and not (out / "result.json").exists():
@@ -107,8 +109,9 @@ def train(
 
 def check_before_reading(encoder: str, out: Path, accelerator: str, devices: int) -> None:
     """Raise ValueError for mistakes that must not wait until all images are read."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out must be a folder; {out} is a file. Pass another name.")
+    file = next((path for path in (out, *out.parents) if path.is_file()), None)
+    if file is not None:
+        raise ValueError(f"--out must be a folder; {file} is a file. Pass another name.")
     if devices < 1:
         raise ValueError(f"--devices must be at least 1; got {devices}.")
     import torch  # noqa: PLC0415 - slow to import
@@ -145,7 +148,7 @@ def evaluate(
     """
     from esupcon.classifier import evaluate as measure  # noqa: PLC0415 - slow to import
 
-    found = measure(model, data, part=part, reading=reading, plot=plot, log=note)  # type: ignore[arg-type]
+    found = measure(model, data, part=part, reading=reading, plot=plot, log=log)  # type: ignore[arg-type]
     if as_json:
         answer_json(found.model_dump(mode="json"))
         return
@@ -186,8 +189,9 @@ def calibrate(
     `esupcon predict` and `predict_proba` use it from then on. Predicted labels do not change.
     """
     from esupcon.classifier import calibrate as run  # noqa: PLC0415 - slow to import
+    from esupcon.probability.calibration import FEW_SAMPLES  # noqa: PLC0415
 
-    found = run(model, data, on=on, reading=reading, plot=plot, log=note)  # type: ignore[arg-type]
+    found = run(model, data, on=on, reading=reading, plot=plot, log=log)  # type: ignore[arg-type]
     if as_json:
         answer_json(found.model_dump(mode="json"))
         return
@@ -198,7 +202,8 @@ def calibrate(
     answer(table(["", "before, T = 1", f"after, T = {f.temperature:.3g}"], [["ECE", *ece], ["NLL", *nll]]))
     note(INTERVALS)
     stored = f"is stored in {found.model}" if found.stored else "is not stored"
-    note(f"T was fitted on {found.fitted_on} ({f.n_calibration:,} samples) and {stored}.")
+    rule = " by the smoothed rule for few samples" if f.n_calibration < FEW_SAMPLES else ""
+    note(f"T was fitted{rule} on {found.fitted_on} ({f.n_calibration:,} samples) and {stored}.")
     _note_plot(plot)
 
 
@@ -210,7 +215,7 @@ def predict(
     ],
     top_k: Annotated[int, option("Number of classes per image, most probable first.", min=1, show_default=True)] = 1,
     output_format: Annotated[str, option("csv or jsonl (JSON lines).", "--format", show_default=True)] = "csv",
-    workers: Annotated[int | None, option("Threads that decode images.", show_default="one per core")] = None,
+    workers: Annotated[int | None, option("Threads that decode images.", min=1, show_default="one per core")] = None,
 ) -> None:
     """Predict labels and probabilities of image files.
 

@@ -33,7 +33,6 @@ from esupcon.probability.ood import (
     energy_score,
     fit_mahalanobis,
     knn_score,
-    max_logit_score,
     max_softmax_score,
     prototype_distance_score,
 )
@@ -46,7 +45,7 @@ __all__ = [
     "adapt_to_priors", "auroc", "bootstrap_intervals", "brier_score", "calibration_diagram", "can_calibrate",
     "class_priors", "combine_posteriors", "coverage", "energy_score", "estimate_priors", "expected_calibration_error",
     "fit_calibration", "fit_conformal", "fit_mahalanobis", "fit_temperature", "held_out_calibration",
-    "knn_score", "log_softmax", "max_logit_score", "max_softmax_score", "mean_set_size", "measure",
+    "knn_score", "log_softmax", "max_softmax_score", "mean_set_size", "measure",
     "negative_log_likelihood", "paper_calibration", "prior_shift_test", "prototype_distance_score",
     "reliability_bins", "reliability_diagram", "smoothed_temperature", "softmax",
 ]

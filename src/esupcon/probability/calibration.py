@@ -17,7 +17,6 @@ from esupcon.probability.metrics import (
     Share,
     bootstrap_intervals,
     finite,
-    negative_log_likelihood,
     reliability_bins,
 )
 from esupcon.probability.predictions import (
@@ -50,17 +49,13 @@ _MAX_REPEATS = 20  # of a row of a rare class, so that a few rows do not decide 
 def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     """Return the T > 0 that minimises the mean negative log likelihood of softmax(logits / T).
 
-    The likelihood is convex in 1/T, so its slope there,
+    The likelihood is convex in 1/T, so its slope there, mean_i ( Σ_k p_ik(T) z_ik - z_{i,y_i} ), falls as T grows and
+    has at most one zero, found on log T. T is kept within [gap / 1000, 1000 · range], where gap is the median over rows
+    of (largest logit - next different one) and range that of (largest - smallest): the lower end is returned if every
+    row ranks its label first, the upper end if the logits point away from the labels, and 1.0 if all rows are constant.
+    Masked classes (-inf) are ignored; a masked label raises ValueError.
 
-        g(T) = mean_i ( Σ_k p_ik(T) z_ik  -  z_{i,y_i} ),
-
-    falls as T grows and has at most one zero, found on log T. T is kept within [gap / 1000, 1000 · range], where gap is
-    the median over rows of (largest logit - next different one) and range that of (largest - smallest): the lower end
-    is returned if every row ranks its label first, the upper end if the logits point away from the labels, and 1.0 if
-    all rows are constant. Masked classes (-inf) are ignored; a masked label raises ValueError.
-
-    Our own code, because scikit-learn's private temperature scaling guesses from the values whether they are logits,
-    and limits T to e^±10.
+    Our own code: scikit-learn's guesses from the values whether they are logits, and limits T to e^±10.
     """
     from scipy.optimize import brentq  # type: ignore[import-untyped]  # noqa: PLC0415 - half of the import time
 
@@ -142,26 +137,30 @@ class CalibrationFigures(Record):
     bins_after: ReliabilityBins
 
 
-def held_out_calibration(
-    held_out: Predictions, test: Predictions, *, n_resamples: int = 1000, seed: int = 0
-) -> CalibrationFigures:
+def held_out_calibration(held_out: Predictions, test: Predictions) -> CalibrationFigures:
     """Fit the smoothed temperature on held-out samples and measure it on the test set."""
-    temperature = smoothed_temperature(held_out.logits, held_out.labels)
-    return _figures("held-out", temperature, len(held_out), test, n_resamples, seed)
+    return _figures("held-out", smoothed_temperature(held_out.logits, held_out.labels), len(held_out), test)
 
 
-def paper_calibration(
-    predictions: Predictions, *, fraction: float = 0.2, n_resamples: int = 1000, seed: int = 0
-) -> CalibrationFigures:
-    """Fit the temperature on a stratified `fraction` of a test set and measure it on the rest, as the paper does.
+def paper_calibration(predictions: Predictions, *, seed: int = 0) -> CalibrationFigures:
+    """Fit the temperature on a stratified fifth of a test set and measure it on the rest, as the paper does.
 
     Use it to compare with published numbers. Below 100 samples the temperature is the smoothed one.
     """
-    rest, chosen = stratified_split(predictions.labels, fraction, seed)
+    rest, chosen = stratified_split(predictions.labels, 0.2, seed)
     fit = smoothed_temperature if len(chosen) < FEW_SAMPLES else fit_temperature
     temperature = fit(predictions.logits[chosen], predictions.labels[chosen])
-    evaluation = Predictions(predictions.logits[rest], predictions.labels[rest])
-    return _figures("paper", temperature, len(chosen), evaluation, n_resamples, seed)
+    return _figures("paper", temperature, len(chosen), Predictions(predictions.logits[rest], predictions.labels[rest]))
+
+
+def _figures(protocol: str, temperature: float, n_calibration: int, test: Predictions) -> CalibrationFigures:
+    values: dict[str, Any] = {"protocol": protocol, "temperature": temperature}
+    for side, scale in (("before", 1.0), ("after", temperature)):
+        p = test.probabilities(scale)
+        intervals, bins = bootstrap_intervals(p, test.labels), reliability_bins(p, test.labels)
+        values |= {f"ece_{side}": intervals["ece"].value, f"ece_{side}_interval": intervals["ece"].bounds}
+        values |= {f"nll_{side}": finite(intervals["nll"].value), f"bins_{side}": bins}
+    return CalibrationFigures(n_calibration=n_calibration, n_evaluation=len(test), **values)
 
 
 class Calibration(Record):
@@ -222,8 +221,7 @@ class Calibration(Record):
         counts = np.array(self.class_counts, float)
         shares = (counts > 0) * 1.0 if self.balanced else counts
         weighted = shares if self.class_weight is None else shares * np.array(self.class_weight)
-        normalised: FloatArray = weighted / weighted.sum()
-        return normalised
+        return np.asarray(weighted / weighted.sum())
 
     def bias(self, n_classes: int) -> FloatArray:
         """Return what is added to logits / temperature, (K,): log(weight · target / source)."""
@@ -232,8 +230,7 @@ class Calibration(Record):
             return np.log(weight)
         source, target = self.source_priors, np.array(self.target_priors)
         with np.errstate(divide="ignore"):  # a prior of 0 excludes the class: log 0 is -inf
-            bias: FloatArray = np.log(weight * np.divide(target, source, out=np.zeros(n_classes), where=source > 0))
-        return bias
+            return np.log(weight * np.divide(target, source, out=np.zeros(n_classes), where=source > 0))
 
     def probabilities(self, logits: ArrayLike) -> FloatArray:
         """Return calibrated probabilities (n, K)."""
@@ -268,21 +265,3 @@ def fit_calibration(
     for part, of_part in zip(parts, found, strict=True):
         logits[part] = of_part
     return calibration.fit(logits[chosen], labels[chosen], how="cross-fitted" if held is None else "held-out")
-
-
-def _figures(
-    protocol: Literal["paper", "held-out"], temperature: float, n: int, test: Predictions, n_resamples: int, seed: int
-) -> CalibrationFigures:
-    values: dict[str, Any] = {}
-    for side, scale in (("before", 1.0), ("after", temperature)):
-        p = test.probabilities(scale)
-        interval = bootstrap_intervals(p, test.labels, n_resamples=n_resamples, rng=seed)["ece"]
-        values |= {
-            f"ece_{side}": interval.value,
-            f"ece_{side}_interval": interval.bounds,
-            f"nll_{side}": finite(negative_log_likelihood(p, test.labels)),
-            f"bins_{side}": reliability_bins(p, test.labels),
-        }
-    return CalibrationFigures(
-        protocol=protocol, temperature=temperature, n_calibration=n, n_evaluation=len(test), **values
-    )

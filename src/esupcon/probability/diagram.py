@@ -31,9 +31,9 @@ def reliability_diagram(
     titles: tuple[str, str] = ("before calibration", "after calibration"),
     path: str | os.PathLike[str] | None = None,
 ) -> "Figure":
-    """Draw `bins`, and `after` beside it if given. Write the figure to `path` (.png, .svg or .pdf) if given.
+    """Draw `bins`, and `after` beside it if given, with the intervals of their ECE. Needs the extra `report`.
 
-    The intervals are those of the ECE, shown with it. Titles are shown above a pair. Needs the extra `report`.
+    Titles are shown above a pair. With `path`, write the figure to a .png, .svg or .pdf file.
     """
     if path is not None and Path(path).suffix not in _METADATA:
         raise ValueError(f"the file name of a diagram must end in .png, .svg or .pdf; got {Path(path).name!r}.")

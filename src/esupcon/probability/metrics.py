@@ -53,8 +53,7 @@ class ReliabilityBins(Record):
     @property
     def edges(self) -> FloatArray:
         """The n_bins + 1 edges. Each is one quotient: 9 / 15 is the float 0.6, 9 * (1 / 15) is not."""
-        edges: FloatArray = np.arange(len(self.counts) + 1) / len(self.counts)
-        return edges
+        return np.asarray(np.arange(len(self.counts) + 1) / len(self.counts))
 
     @property
     def expected_calibration_error(self) -> float:
@@ -164,8 +163,7 @@ def bin_index(p: FloatArray, n_bins: int) -> IntArray:
     """Return the bin of every row's confidence, 0 .. n_bins - 1."""
     edges = np.arange(as_count(n_bins, name="n_bins") + 1) / n_bins
     # Row sums, and so confidences, may exceed one by rounding: they belong to the last bin.
-    bins: IntArray = np.clip(np.searchsorted(edges, p.max(axis=1), side="right") - 1, 0, n_bins - 1)
-    return bins
+    return np.clip(np.searchsorted(edges, p.max(axis=1), side="right") - 1, 0, n_bins - 1)
 
 
 def bootstrap_intervals(

@@ -1,6 +1,6 @@
 """Score how far samples lie from the training data. For all scores, higher means further out.
 
-From logits: max_softmax_score, energy_score, max_logit_score. From embeddings: prototype_distance_score, knn_score and
+From logits: max_softmax_score, energy_score. From embeddings: prototype_distance_score, knn_score and
 fit_mahalanobis(...).score. auroc measures how well a score separates two sets.
 """
 
@@ -26,29 +26,20 @@ def max_softmax_score(logits: ArrayLike, temperature: float = 1.0) -> FloatArray
     """Return 1 - max_k p(k | x), (n,), summed over the other classes so that confident rows do not tie at 0."""
     p = softmax(logits, temperature)
     p[np.arange(len(p)), p.argmax(axis=1)] = 0.0
-    others: FloatArray = p.sum(axis=1)
-    return others
+    return np.asarray(p.sum(axis=1))
 
 
 def energy_score(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
     """Return -T log Σ_k exp(z_k / T), (n,)."""
     z = as_logits(logits)
-    energy: FloatArray = temperature * log_softmax(z, temperature).max(axis=1) - z.max(axis=1)
-    return energy
-
-
-def max_logit_score(logits: ArrayLike) -> FloatArray:
-    """Return -max_k z_k, (n,)."""
-    largest: FloatArray = as_logits(logits).max(axis=1)
-    return -largest
+    return np.asarray(temperature * log_softmax(z, temperature).max(axis=1) - z.max(axis=1))
 
 
 def prototype_distance_score(embeddings: ArrayLike, prototypes: ArrayLike) -> FloatArray:
     """Return 1 - max_k cos(x, prototype_k), (n,): the cosine distance to the nearest of (K, d) prototypes."""
     stored = _unit_rows(prototypes, name="prototypes")
     x = _unit_rows(embeddings, width=stored.shape[1])
-    nearest: FloatArray = (x @ stored.T).max(axis=1)
-    return 1.0 - nearest
+    return np.asarray(1.0 - (x @ stored.T).max(axis=1))
 
 
 def knn_score(embeddings: ArrayLike, reference: ArrayLike, k: int = 10) -> FloatArray:
@@ -59,8 +50,7 @@ def knn_score(embeddings: ArrayLike, reference: ArrayLike, k: int = 10) -> Float
     if as_count(k, name="k") > len(stored):
         raise ValueError(f"k must be at most the number of reference samples, {len(stored)}; got {k}. Lower k.")
     x = _unit_rows(embeddings, width=stored.shape[1])
-    distances: FloatArray = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(stored).kneighbors(x)[0][:, -1]
-    return distances
+    return np.asarray(NearestNeighbors(n_neighbors=k, algorithm="brute").fit(stored).kneighbors(x)[0][:, -1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +66,7 @@ class Mahalanobis:
         white = _embeddings(embeddings, width=self.means.shape[1]) @ self.whitening
         centres = self.means @ self.whitening
         nearest = (np.square(centres).sum(axis=1) - 2.0 * white @ centres.T).min(axis=1)
-        scores: FloatArray = np.maximum(nearest + np.square(white).sum(axis=1), 0.0)
-        return scores
+        return np.maximum(nearest + np.square(white).sum(axis=1), 0.0)
 
 
 def fit_mahalanobis(embeddings: ArrayLike, labels: ArrayLike) -> Mahalanobis:
@@ -96,10 +85,7 @@ def fit_mahalanobis(embeddings: ArrayLike, labels: ArrayLike) -> Mahalanobis:
     means = sums / np.bincount(index)[:, None]
     residuals = x - means[index]
     if float(np.mean(residuals**2)) <= np.finfo(np.float64).eps * float(np.mean(x**2)):
-        raise ValueError(
-            f"fit_mahalanobis needs classes that vary within themselves; {len(x)} embeddings of {len(classes)} classes "
-            "do not. Pass several different samples per class."
-        )
+        raise ValueError("fit_mahalanobis needs classes that vary within themselves. Pass several samples per class.")
     covariance, shrinkage = ledoit_wolf(residuals, assume_centered=True)
     variances, directions = np.linalg.eigh(covariance)
     # Shrinkage can be 0 up to rounding; a direction without variance must not have an infinite weight.
@@ -136,5 +122,4 @@ def _unit_rows(values: ArrayLike, *, name: str = "embeddings", width: int | None
     largest = np.abs(vectors).max(axis=1)
     refuse(largest == 0, f"{name} must have a direction", largest, "Leave out rows that are all zeros.")
     scaled = vectors / largest[:, None]
-    unit: FloatArray = scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
-    return unit
+    return np.asarray(scaled / np.linalg.norm(scaled, axis=1, keepdims=True))

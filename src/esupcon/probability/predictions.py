@@ -45,10 +45,8 @@ def as_table(values: ArrayLike, *, name: str, columns: str, fewest: int = 1) -> 
     """Return a non-empty (samples, columns) array without NaN as float64."""
     table = as_numbers(values, name=name)
     if table.ndim != 2 or len(table) == 0 or table.shape[1] < fewest:
-        raise ValueError(
-            f"{name} must be a table (samples, {columns}) of at least one row and {fewest} column(s); got shape "
-            f"{table.shape}. Pass one sample as one row, and a column for each of the {columns}."
-        )
+        expected = f"{name} must be a table (samples, {columns}) of at least one row and {fewest} column(s)"
+        raise ValueError(f"{expected}; got shape {table.shape}. Pass one sample as one row, {columns} as columns.")
     refuse(np.isnan(table), f"{name} must not contain NaN", table, "Drop these rows, or find where the model diverged.")
     return table
 
@@ -80,9 +78,12 @@ def as_labels(
     """Return int64 labels, one for each of n rows, in 0 .. n_classes - 1; None leaves that side unchecked."""
     array = np.asarray(labels)
     if array.ndim != 1 or array.dtype.kind not in "iu" or n not in (None, len(array)):
+        expected, got = (
+            f"{name} must be one integer per row, shape ({n or 'n'},)",
+            f"{array.dtype} of shape {array.shape}",
+        )
         raise ValueError(
-            f"{name} must be one integer per row, shape ({'n' if n is None else n},); got {array.dtype} of shape "
-            f"{array.shape}. Pass the column index of each row's class, not names or one-hot vectors."
+            f"{expected}; got {got}. Pass the column index of each row's class, not names or one-hot vectors."
         )
     last = np.iinfo(np.int64).max if n_classes is None else n_classes - 1
     refuse((array < 0) | (array > last), f"{name} must lie in 0..{last}", array, "Labels are column indices.")
@@ -102,8 +103,7 @@ def as_priors(priors: ArrayLike, *, n_classes: int, name: str) -> FloatArray:
             f"{name} must be {n_classes} numbers, one per class, not negative, that sum to 1; got {array.tolist()}. "
             "Use class_priors(labels, n_classes) to count them."
         )
-    normalised: FloatArray = array / array.sum()
-    return normalised
+    return np.asarray(array / array.sum())
 
 
 def as_count(value: int, *, name: str) -> int:
@@ -115,9 +115,8 @@ def as_count(value: int, *, name: str) -> int:
 
 def softmax(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
     """Return p_k = exp(z_k / T) / Σ_j exp(z_j / T) of every row. A logit of -inf gives p_k = 0."""
-    probabilities: FloatArray = np.exp(log_softmax(logits, temperature))
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
-    return probabilities
+    p = np.exp(log_softmax(logits, temperature))
+    return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
 def log_softmax(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
@@ -128,8 +127,7 @@ def log_softmax(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
     # Subtract the maximum before dividing: z / T alone overflows for large logits and small T.
     with np.errstate(over="ignore"):
         shifted = (z - z.max(axis=1, keepdims=True)) / temperature
-    normalised: FloatArray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return normalised
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -168,8 +166,6 @@ class Predictions:
         try:
             arrays = read_arrays(Path(path), ("logits", "labels"))
         except NotPlainArrays as reason:
-            raise ValueError(
-                f"{path} must be an .npz file with plain arrays 'logits' and 'labels'; it could not be read as one "
-                f"({reason}). Write it with Predictions.save."
-            ) from reason
+            expected = "must be an .npz file with plain arrays 'logits' and 'labels'"
+            raise ValueError(f"{path} {expected}; got {reason}. Write it with Predictions.save.") from reason
         return cls(arrays["logits"], arrays["labels"])

@@ -36,8 +36,7 @@ def class_priors(labels: ArrayLike, n_classes: int) -> FloatArray:
     if np.size(labels) == 0:
         raise ValueError("labels must hold at least one sample; got none. Priors of an empty set are undefined.")
     y = as_labels(labels, n_classes=n_classes)
-    shares: FloatArray = np.bincount(y, minlength=n_classes) / len(y)
-    return shares
+    return np.asarray(np.bincount(y, minlength=n_classes) / len(y))
 
 
 def adapt_to_priors(probabilities: ArrayLike, source_priors: ArrayLike, target_priors: ArrayLike) -> FloatArray:
@@ -47,12 +46,10 @@ def adapt_to_priors(probabilities: ArrayLike, source_priors: ArrayLike, target_p
     unseen = (source == 0) & (target > 0)
     remedy = "Posteriors contain no information about a class that was not in training."
     refuse(unseen, "target_priors must be 0 where source_priors are", target, remedy, axes=("class",))
-    adapted: FloatArray = ratios * target
-    totals = adapted.sum(axis=1, keepdims=True)
+    totals = (ratios * target).sum(axis=1)
     expected = "every row must have a class whose target prior is not 0"
-    refuse(totals[:, 0] == 0, expected, totals[:, 0], "Give its classes a small prior, or leave the row out.")
-    adapted /= totals
-    return adapted
+    refuse(totals == 0, expected, totals, "Give its classes a small prior, or leave the row out.")
+    return np.asarray(ratios * target / totals[:, None])
 
 
 def estimate_priors(
@@ -60,9 +57,8 @@ def estimate_priors(
 ) -> PriorEstimate:
     """Return the priors π under which unlabelled samples are most likely, found by expectation maximisation.
 
-    One step replaces π_k by the mean over samples of p(k | x) adapted to π, that is π_k ← π_k · d_k with
-
-        d_k = mean_i ( r_ik / Σ_j π_j r_ij ),    r_ik = p(k | x_i) / source_k.
+    One step replaces π_k by the mean over samples of p(k | x) adapted to π: π_k ← π_k · d_k, where d_k is
+    mean_i ( r_ik / Σ_j π_j r_ij ) and r_ik = p(k | x_i) / source_k.
 
     The mean includes `pseudo_count` imagined samples whose classes are known and distributed as the source priors (a
     Dirichlet prior), one per class by default: a few samples then change the priors only a little, and no class of
