@@ -129,10 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             where = error.ctx.command_path if error.ctx is not None else "esupcon"
             complain(f"{message}{'' if message.endswith(('.', '?')) else '.'} See {where} --help.")
     except Exception as error:
-        message = one_line(error)
-        if message is None or session.get("debug"):
+        explained = one_line(error)
+        if explained is None or session.get("debug"):
             raise
-        complain(as_typed(message))
+        complain(as_typed(explained))
     return MISTAKE
 
 

@@ -230,7 +230,7 @@ class Calibration(Record):
             return np.log(weight)
         source, target = self.source_priors, np.array(self.target_priors)
         with np.errstate(divide="ignore"):  # a prior of 0 excludes the class: log 0 is -inf
-            return np.log(weight * np.divide(target, source, out=np.zeros(n_classes), where=source > 0))
+            return np.asarray(np.log(weight * np.divide(target, source, out=np.zeros(n_classes), where=source > 0)))
 
     def probabilities(self, logits: ArrayLike) -> FloatArray:
         """Return calibrated probabilities (n, K)."""

@@ -163,7 +163,7 @@ def bin_index(p: FloatArray, n_bins: int) -> IntArray:
     """Return the bin of every row's confidence, 0 .. n_bins - 1."""
     edges = np.arange(as_count(n_bins, name="n_bins") + 1) / n_bins
     # Row sums, and so confidences, may exceed one by rounding: they belong to the last bin.
-    return np.clip(np.searchsorted(edges, p.max(axis=1), side="right") - 1, 0, n_bins - 1)
+    return np.asarray(np.clip(np.searchsorted(edges, p.max(axis=1), side="right") - 1, 0, n_bins - 1))
 
 
 def bootstrap_intervals(

@@ -66,7 +66,7 @@ class Mahalanobis:
         white = _embeddings(embeddings, width=self.means.shape[1]) @ self.whitening
         centres = self.means @ self.whitening
         nearest = (np.square(centres).sum(axis=1) - 2.0 * white @ centres.T).min(axis=1)
-        return np.maximum(nearest + np.square(white).sum(axis=1), 0.0)
+        return np.asarray(np.maximum(nearest + np.square(white).sum(axis=1), 0.0))
 
 
 def fit_mahalanobis(embeddings: ArrayLike, labels: ArrayLike) -> Mahalanobis:
