@@ -409,7 +409,7 @@ def resolve(asked: RunSpec, known: RunSpec | None, accelerator: str, *, images: 
 
 def _claim(folder: RunFolder, fabric: Fabric, spec: RunSpec, about: dict[str, Any], *, overwrite: bool) -> None:
     """Let the first process claim the folder, and raise in all of them if it cannot."""
-    problem = None
+    folder.key, problem = spec.key, None  # every process reads the checkpoints of this run
     if fabric.is_global_zero:
         try:
             folder.claim(spec, about, overwrite=overwrite)
