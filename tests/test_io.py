@@ -131,6 +131,32 @@ def test_arrays_are_bounded_by_memory_in_sum(tmp_path: Path, monkeypatch: pytest
         _io.check_memory(1001, "the table")
 
 
+@pytest.mark.parametrize(
+    ("own", "file", "content", "allowed"),
+    [
+        ("0::/\n", "memory.max", "1000\n", 1000),
+        ("0::/a/b\n", "a/b/memory.max", "1000\n", 1000),
+        ("0::/a/b\n", "a/memory.max", "1000\n", 1000),
+        ("0::/a/b\n", "a/b/memory.max", "max\n", None),
+        ("0::/a/b\n", "a/c/memory.max", "1000\n", None),
+        ("5:memory:/a\n3:cpu:/\n", "memory/a/memory.limit_in_bytes", "1000\n", 1000),
+        ("0::/../..\n", "memory.max", "1000\n", 1000),
+        (None, "memory/memory.limit_in_bytes", "1000\n", 1000),
+    ],
+)
+def test_memory_is_bounded_by_the_cgroup_and_its_parents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None, file: str, content: str, allowed: int | None
+) -> None:
+    machine = _io.os.sysconf("SC_PAGE_SIZE") * _io.os.sysconf("SC_PHYS_PAGES")
+    monkeypatch.setattr(_io, "_CGROUPS", tmp_path / "fs")
+    monkeypatch.setattr(_io, "_OWN_CGROUPS", tmp_path / "own")
+    (tmp_path / "fs" / file).parent.mkdir(parents=True)
+    (tmp_path / "fs" / file).write_text(content)
+    if own is not None:
+        (tmp_path / "own").write_text(own)
+    assert _io.memory_budget() == (allowed or machine)
+
+
 def test_array_that_claims_more_than_the_archive_holds_is_refused(tmp_path: Path) -> None:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})

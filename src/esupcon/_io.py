@@ -81,24 +81,17 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a file of JSON lines; skip lines that a killed process left unfinished."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+    """Return the objects of a file of JSON lines, none if it is absent; skip what a killed process left unfinished."""
     records = []
-    for line in lines:
-        with suppress(ValueError, RecursionError):
-            records.append(json.loads(line))
+    with suppress(OSError):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError, RecursionError):
+                records.append(json.loads(line))
     return [record for record in records if isinstance(record, dict)]
 
 
 def write_sealed_json(path: PathLike, value: dict[str, Any]) -> Path:
-    """Write a JSON object with the digest of its content.
-
-    This is the package's only seal. Other files (weights, checkpoints, arrays) are covered by listing their
-    `file_digest` in a sealed JSON file.
-    """
+    """Write a JSON object with the digest of its content; it may list the `file_digest` of other files."""
     return write_json(path, sealed(value))
 
 
@@ -140,8 +133,7 @@ _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}(\.new|\.old)?")
 class OwnedFolder:
     """A folder with a manifest of the names that we write: only these are ever replaced or removed.
 
-    `names` are relative file names, folder names or glob patterns, such as ``"checkpoint-*.pt"`` or
-    ``"model/config.json"``.
+    `names` are relative names or patterns of files and folders, such as ``"checkpoint-*.pt"``.
     """
 
     def __init__(self, path: PathLike, names: Iterable[str]) -> None:
@@ -157,13 +149,14 @@ class OwnedFolder:
         """Create the folder and its manifest; raise if it holds files of others, or links, under our names."""
         self.path.mkdir(parents=True, exist_ok=True)
         known = self._listed() if self.is_ours else ()
-        found = {(name, path) for name in self.names for path in self.path.glob(name)}
-        foreign = {path for name, path in found if name not in known or path.is_symlink()}
+        found = ((name, path) for name in self.names for path in self.path.glob(name))
+        foreign = {one_line(p.relative_to(self.path)) for name, p in found if name not in known or p.is_symlink()}
+        if (self.path / OWNED).is_symlink():
+            foreign.add(OWNED)
         if foreign:
-            shown = sorted(one_line(path.relative_to(self.path)) for path in foreign)
-            more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
+            more = f" and {len(foreign) - 5} more" if len(foreign) > 5 else ""
             raise ValueError(
-                f"{self.path} holds files or links that esupcon did not write: {', '.join(shown[:5])}{more}. "
+                f"{self.path} holds files or links that esupcon did not write: {', '.join(sorted(foreign)[:5])}{more}. "
                 "They would be replaced. Choose another folder, or move them."
             )
         if not set(self.names) <= set(known):
@@ -179,10 +172,7 @@ class OwnedFolder:
 
     def _listed(self) -> tuple[str, ...]:
         names = read_sealed_json(self.path / OWNED).get("files")
-        if not isinstance(names, list) or not all(
-            isinstance(name, str) and name and not Path(name).is_absolute() and ".." not in Path(name).parts
-            for name in names
-        ):
+        if not isinstance(names, list) or not all(map(_is_inside, names)):
             raise ValueError(f"{self.path / OWNED} does not list file names of this folder. Choose another folder.")
         return tuple(names)
 
@@ -194,6 +184,10 @@ class OwnedFolder:
                 match = _TEMPORARY.fullmatch(path.name)
                 if match and any(path.with_name(match["name"]).relative_to(self.path).match(name) for name in names):
                     _remove(path)
+
+
+def _is_inside(name: object) -> bool:
+    return isinstance(name, str) and name != "" and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def _remove(path: Path) -> None:
@@ -210,9 +204,8 @@ def _remove(path: Path) -> None:
 def locked(path: PathLike, waiting: Callable[[], None] | None = None) -> Iterator[bool | None]:
     """Hold the lock file `path`. Yield True if held, False if another process holds it, None if locks do not work here.
 
-    Without `waiting` do not wait for another process; with it, call it once and then wait. The lock ends with the
-    process, however that ends. It only saves work: what is built under it is written atomically, so it stays whole
-    on file systems without locks.
+    With `waiting`, call it and wait for the other process. The lock ends with the process. It only saves work: what is
+    built under it is written atomically, and stays whole on file systems without locks.
     """
     from filelock import FileLock, Timeout  # noqa: PLC0415 - 40 ms that `esupcon --help` does not need
 
@@ -237,35 +230,36 @@ def locked(path: PathLike, waiting: Callable[[], None] | None = None) -> Iterato
 
 # --- Memory ----------------------------------------------------------------------------------------------------------
 
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
 
 def memory_budget() -> int:
-    """Return how many bytes this process may use: the machine's memory, or the limit of its cgroup if that is less."""
-    limits = []
-    if hasattr(os, "sysconf"):
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(path).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit():  # "max" if there is no limit
-            limits.append(int(text))
+    """Return how many bytes this process may use: the machine's memory, or the limit of its cgroup."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
+    groups = {_CGROUPS / "memory.max", _CGROUPS / "memory" / "memory.limit_in_bytes"}
+    with suppress(OSError):
+        for line in _OWN_CGROUPS.read_text(encoding="utf-8").splitlines():
+            _, controllers, name = line.split(":", 2)
+            root, file = (_CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (_CGROUPS, "memory.max")
+            group = root / name.lstrip("/")
+            groups |= {one / file for one in (group, *group.parents) if one.is_relative_to(root)}
+    for path in groups:
+        with suppress(OSError, ValueError):  # no such file, or "max": no limit
+            limits.append(int(path.read_text(encoding="ascii")))
     return min(limits, default=2**63 - 1)
 
 
 def check_memory(n_bytes: int, what: str) -> None:
     """Raise a ValueError if `what` needs more memory than this machine allows."""
-    budget = memory_budget()
-    if n_bytes > budget:
+    if n_bytes > (budget := memory_budget()):
         raise ValueError(
             f"{what} needs {n_bytes / 1e9:.1f} GB of memory; this machine allows {budget / 1e9:.1f} GB. Use less data."
         )
 
 
 # --- .npz archives ---------------------------------------------------------------------------------------------------
-# NumPy's own reader allocates whatever size a file claims, may stop before the checksum is compared, and raises
-# whatever its parsers raise. Here the claimed size is compared with the archive and with the memory of the machine,
-# and every member is read to its end, where the checksum is.
+# NumPy's own reader allocates whatever size a file claims, may stop before the checksum at the end of a member, and
+# raises whatever its parsers raise.
 
 _DAMAGE = (
     *(ValueError, TypeError, KeyError, IndexError, OverflowError, EOFError, OSError, RuntimeError, SyntaxError),
@@ -288,17 +282,15 @@ def array_names(path: Path) -> list[str]:
 
 
 def read_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of these names, each verified by its checksum. Nothing in the file is ever executed.
-
-    All of them together must fit into the memory of this machine.
-    """
+    """Return the arrays of these names, verified by their checksums; refuse them if they do not fit into memory
+    together. Nothing in the file is ever executed."""
     from numpy.lib import format as npy  # noqa: PLC0415
 
-    arrays, budget = {}, memory_budget()
+    arrays = {}
     with _open_archive(path) as archive:
         members = {name: archive.NameToInfo.get(f"{name}.npy") or archive.getinfo(name) for name in names}
         claimed = sum(_claimed_bytes(archive, member) for member in members.values())
-        if claimed > budget:
+        if claimed > (budget := memory_budget()):
             raise NotPlainArrays(f"it holds {claimed / 1e9:.1f} GB, more than fits into memory ({budget / 1e9:.1f} GB)")
         for name, member in members.items():
             with archive.open(member) as stream:
@@ -314,9 +306,8 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             # A damaged length in the directory hides what follows: the end holds the number of members, too.
             file.seek(max(0, path.stat().st_size - _LONGEST_END))
-            end = file.read()
+            end, n_found = file.read(), len(archive.infolist())
             (n_announced,) = struct.unpack_from("<H", end, end.rfind(_END) + 10)
-            n_found = len(archive.infolist())
             if n_announced != min(n_found, _MANY) or n_found == 0:
                 raise NotPlainArrays(f"its directory announces {n_announced} arrays and lists {n_found}")
             yield archive
@@ -355,7 +346,7 @@ def one_line(value: object) -> str:
 def first_error(error: ValidationError, *, show_input: bool = False) -> str:
     """Return the first error of a pydantic validation as one line, and how many more there are."""
     first, *more = error.errors(include_url=False)
-    place = one_line(".".join(map(str, first["loc"])))
+    place = one_line(".".join(map(str, first["loc"])))[:100]
     reason = one_line(" ".join(str(first["msg"]).removeprefix("Value error, ").split()))
     if show_input and "got " not in reason:
         reason += f"; got {one_line(repr(first['input']))[:100]}"
