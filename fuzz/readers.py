@@ -421,11 +421,11 @@ def _example() -> Path:
     train = TrainSpec(method="esupcon", encoder="mlp-8x1", epochs=2, batch_size=18, precision="32", threads=1)
     spec = RunSpec(source=str(home / "few.npz"), train=train)
     row = Row(table="small", profile="own", dataset="few", setting="full", method="esupcon", seed=0, spec=spec)
-    ((plan,), _) = resolve([Plan(table="small", profile="own", title="Small", rows=(row,))])
+    (plan,) = resolve([Plan(table="small", profile="own", title="Small", rows=(row,))])
     store = Store(home / "store")
     store.create()
     task = Task(spec=plan.rows[0].spec, store=str(store.root))
-    assert compute(task, lambda: False, lambda event: None).kind == "finished"
+    assert compute(task, lambda: False).kind == "finished"
     store.write_plan(plan)
     return store.root
 

@@ -8,11 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checks import TRAIN
 from warm import Warm
-
-from tiny_images import write_npz
-
-TRAIN = ("--encoder", "mlp-16x1", "--precision", "32", "--batch-size", "30", "--epochs", "3")
 
 
 @pytest.fixture(scope="session")
@@ -27,11 +24,6 @@ def warm() -> Iterator[Warm]:
 def long_version() -> bool:
     """The long versions run with ESUPCON_SOAK=1."""
     return os.environ.get("ESUPCON_SOAK") == "1"
-
-
-@pytest.fixture(scope="session")
-def corners(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_npz(tmp_path_factory.mktemp("corners") / "corners.npz")
 
 
 @pytest.fixture(scope="session")

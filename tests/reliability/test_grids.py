@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from outcomes import outcome
+from checks import outcome
 from small_grid import small_plan
+from warm import children_of
 
 from esupcon.experiments.plan import Row
 from esupcon.experiments.store import Store
@@ -27,6 +28,7 @@ from esupcon.experiments.grid import run_grid
 from esupcon.experiments.executors import LocalExecutor
 from esupcon.experiments.store import Store
 from small_grid import small_plan
+from warm import children_of
 store = Store(sys.argv[2])
 plan = small_plan(Path(sys.argv[1]), n_seeds=3, epochs=40)
 state = run_grid([plan], store, LocalExecutor(int(sys.argv[3])), log=print)
@@ -39,33 +41,23 @@ LONG_SECONDS = 3600  # thirty kills on a busy machine
 
 def start(home: Path, store: Store, workers: int = 2) -> subprocess.Popen[str]:
     tests = Path(__file__).parents[1]
-    words = [
-        sys.executable,
-        "-c",
-        DRIVER,
-        str(home),
-        str(store.root),
-        str(workers),
-        str(tests / "experiments"),
-        str(tests),
-    ]
+    words = [sys.executable, "-c", DRIVER, home, store.root, workers, tests / "experiments", tests]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    return subprocess.Popen(
+        list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
 
 
 def planned(home: Path) -> list[Row]:
     return list(small_plan(home, n_seeds=3, epochs=40).rows)
 
 
-def workers_of(driver: subprocess.Popen[str]) -> list[int]:
-    """Its children: each worker is the leader of a session of its own."""
-    path = Path(f"/proc/{driver.pid}/task/{driver.pid}/children")
-    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
-
-
 @pytest.mark.timeout(LONG_SECONDS)
 def test_a_grid_killed_at_random_moments(tmp_path: Path, long_version: bool) -> None:
-    """Driver and workers at once, as when a machine goes down; then the same command to its end."""
+    """Driver and workers at once, as when a machine goes down; then the same command to its end.
+
+    Takes over 10 s: each of the four starts has three processes that import torch.
+    """
     rng = random.Random(3)
     undisturbed, store = Store(tmp_path / "undisturbed"), Store(tmp_path / "store")
     rows = planned(tmp_path)
@@ -80,7 +72,7 @@ def test_a_grid_killed_at_random_moments(tmp_path: Path, long_version: bool) -> 
         driver = start(tmp_path, store)
         # Most of the time is spent on starting: the moments lie where the work is.
         time.sleep(took * rng.uniform(0.3, 0.9))
-        for pid in [*workers_of(driver), driver.pid]:
+        for pid in [*children_of(driver.pid), driver.pid]:
             os.kill(pid, signal.SIGKILL)
         driver.communicate(timeout=60)
     driver = start(tmp_path, store)
@@ -93,6 +85,7 @@ def test_a_grid_killed_at_random_moments(tmp_path: Path, long_version: bool) -> 
 
 
 def test_four_commands_on_one_store(tmp_path: Path) -> None:
+    """Takes over 10 s: eight processes import torch."""
     store, rows = Store(tmp_path / "store"), planned(tmp_path)
     drivers = [start(tmp_path, store, workers=1) for _ in range(4)]
     for driver in drivers:

@@ -1,18 +1,28 @@
-"""Commands in processes that can be killed, starved of memory, stripped of rights, and that start at once."""
+"""Commands in forks of a warm process, which can be killed, starved of memory and stripped of rights.
+
+Starting Python with torch takes seconds; a fork of a process that has imported everything takes milliseconds, so a
+test can afford to kill dozens. The process runs this file and reads requests as lines of JSON; its answers are the pid
+of the fork, then its exit code.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+
+COMMAND = Path(sys.executable).with_name("esupcon")
 
 
 @dataclass
@@ -46,19 +56,14 @@ class Warm:
     """Runs requests one after the other; `kill_after` sends a signal after so many seconds."""
 
     def __init__(self) -> None:
-        script = Path(__file__).with_name("warm_command.py")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         self._process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.kill()  # it waits for a request and has nothing to lose
-        self._process.wait(timeout=60)
-        self._process.stdin.close()
-        self._process.stdout.close()
+        self._process.communicate(timeout=60)
 
     def esupcon(self, *words: object, **options: Any) -> Ended:
         return self._run(Request([str(word) for word in words]), **options)
@@ -73,43 +78,142 @@ class Warm:
         kill_after: float | None = None,
         send: signal.Signals = signal.SIGKILL,
         once: Path | None = None,
+        lines: int = 1,
         **options: Any,
     ) -> Ended:
-        """`once`: the clock of `kill_after` starts when this file is there and not empty."""
+        """`once`: the clock of `kill_after` starts when this file has so many `lines`."""
         for name, value in options.items():
             setattr(request, name, value)
         with TemporaryDirectory() as folder:
             Path(folder).chmod(0o777)
-            if not request.out:
-                request.out = f"{folder}/out"
-            request.err = f"{folder}/err"
-            pid = int(self._ask(request))
-            ended = threading.Event()
+            request.out, request.err = request.out or f"{folder}/out", f"{folder}/err"
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(asdict(request)) + "\n")
+            self._process.stdin.flush()
+            pid, ended = self._answer(), threading.Event()
             if kill_after is not None:
-                later = threading.Thread(target=_signal_later, args=(pid, send, kill_after, once, ended), daemon=True)
+                later = threading.Thread(target=_signal_later, args=(pid, send, kill_after, once, lines, ended))
                 later.start()
-            code = int(self._answer())
+            code = self._answer()
             ended.set()
             out = Path(request.out)
             return Ended(code, out.read_text() if out.is_file() else "", Path(request.err).read_text())
 
-    def _ask(self, request: Request) -> str:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asdict(request)) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> str:
+    def _answer(self) -> int:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the warm process has ended"
-        return line
+        return int(line)
 
 
-def _signal_later(pid: int, number: signal.Signals, seconds: float, once: Path | None, ended: threading.Event) -> None:
-    while once is not None and not (once.is_file() and once.stat().st_size):
+def _signal_later(
+    pid: int, number: signal.Signals, seconds: float, once: Path | None, lines: int, ended: threading.Event
+) -> None:
+    while once is not None and not (once.is_file() and once.read_bytes().count(b"\n") >= lines):
         if ended.wait(0.002):
             return
     if not ended.wait(seconds):
-        with suppress(ProcessLookupError):  # it has just ended
-            os.kill(pid, number)
+        for one in [*children_of(pid), pid] if number == signal.SIGKILL else [pid]:  # as if the machine went down
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(one, number)
+
+
+def children_of(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+# --- Inside the warm process -----------------------------------------------------------------------------------------
+
+
+def _serve() -> None:
+    # Imported once, before the forks.
+    import lightning_fabric  # noqa: F401
+    import sklearn.covariance
+    import sklearn.datasets  # noqa: F401
+    import torch
+
+    import esupcon.classifier.evaluation
+    import esupcon.cli
+    import esupcon.estimator
+    import esupcon.training.pipeline  # noqa: F401
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _in_fork(Request(**json.loads(line)))
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def _in_fork(request: Request) -> None:
+    code = 70  # an error that nobody expected
+    try:
+        code = _obey(request)
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                code = code or 74
+        os._exit(code)
+
+
+def _obey(request: Request) -> int:
+    from esupcon.cli import main
+
+    for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, request.out, 1 | 64), (2, request.err, 1 | 64)):
+        os.dup2(os.open(name, flags, 0o644), number)
+    os.environ.update(request.environment)
+    if request.more_memory is not None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + request.more_memory,) * 2)
+    if request.obeys_permissions:
+        _give_up_overriding_permissions()
+    if request.die_at is not None:
+        _die_at_file_operation(**request.die_at)
+    if request.script is not None:
+        exec(request.script, {"__name__": "__main__"})
+        return 0
+    sys.argv = [str(COMMAND), *request.words]  # from which further processes of a run are started
+    return main(request.words)
+
+
+def _die_at_file_operation(folder: str, number: int, torn: bool) -> None:
+    """SIGKILL before the operation of this number on files below `folder`; what is `torn` loses its second half."""
+    count, events = 0, ("os.rename",) if torn else ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event not in events or not str(arguments[0]).startswith(folder):
+            return
+        count += 1
+        if count == number:
+            file = Path(arguments[0])
+            if torn and file.is_file():
+                os.truncate(file, file.stat().st_size // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def _give_up_overriding_permissions() -> None:
+    """Root reads and writes what nobody may; without the capabilities for it, root is bound like everyone."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    if libc.capget(header, sets):
+        raise OSError(ctypes.get_errno(), "capget")
+    for i in range(3):
+        sets[i] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    if libc.capset(header, sets):
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+if __name__ == "__main__":
+    _serve()

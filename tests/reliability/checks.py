@@ -1,0 +1,61 @@
+"""Damage to files, and what commands must say and leave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from warm import Ended
+
+from esupcon._io import read_sealed_json
+
+TRAIN = ("--encoder", "mlp-16x1", "--precision", "32", "--batch-size", "30", "--epochs", "3")
+MEGABYTE = 1 << 20
+
+
+def damaged(content: bytes, n_flips: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
+    """(what was done, the content after it): flips in `n_flips` places, truncations, an empty file, zeroes."""
+    rng = random.Random(seed)
+    for _ in range(n_flips):
+        place, bit = rng.randrange(len(content)), rng.randrange(8)
+        changed = bytearray(content)
+        changed[place] ^= 1 << bit
+        yield f"bit {bit} of byte {place} flipped", bytes(changed)
+    for keep in (0, 1, len(content) // 3, len(content) // 2, len(content) - 1):
+        yield f"cut after {keep} bytes", content[:keep]
+    middle = len(content) // 2
+    yield "a block of zeroes", content[:middle] + bytes(len(content[middle : middle + 64])) + content[middle + 64 :]
+
+
+def assert_one_clear_line(ended: Ended, *words: object, code: int = 2) -> None:
+    assert ended.code == code, ended.err
+    assert "Traceback" not in ended.err
+    assert ended.last_line.startswith("esupcon: "), ended.err
+    for word in words:
+        assert str(word) in ended.last_line, ended.last_line
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All that must be equal of two computations of one run: not when, where and how long."""
+    found = read_sealed_json(folder / "result.json")
+    del found["provenance"]
+    for name in ("predictions.npz", "held_out.npz", "history.jsonl"):
+        found[name] = (folder / name).read_bytes() if (folder / name).is_file() else None
+    if (folder / "model").is_dir():
+        config = read_sealed_json(folder / "model" / "config.json")
+        del config["about"]["created"]
+        weights = (folder / "model" / "model.safetensors").read_bytes()
+        found["model"] = json.dumps(config), weights[8 + int.from_bytes(weights[:8], "little") :]
+    return found
