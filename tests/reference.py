@@ -65,9 +65,11 @@ def tightness(z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
     return -torch.stack([cosines(z, prototypes)[i, y] for i, y in enumerate(labels)]).mean()
 
 
-def prototype(z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float) -> Tensor:
-    """l_pt(z_i, theta_{y_i}) of every sample, with its own temperature for prototypes."""
-    to_samples, to_prototypes = cosines(z, z) / t, cosines(z, prototypes) / pt
+def prototype(
+    z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float, log_priors: Tensor | float = 0.0
+) -> Tensor:
+    """l_pt(z_i, theta_{y_i}) of every sample, with a temperature and log priors for the prototypes."""
+    to_samples, to_prototypes = cosines(z, z) / t, cosines(z, prototypes) / pt + log_priors
     values = []
     for i, y in enumerate(labels):
         contrast = torch.cat([to_samples[i, others(len(z), i)], to_prototypes[i]])
@@ -75,9 +77,17 @@ def prototype(z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float
     return torch.stack(values)
 
 
-def esupcon(z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float, weight: float) -> Tensor:
+def esupcon(
+    z: Tensor,
+    labels: Tensor,
+    prototypes: Tensor,
+    t: float,
+    pt: float,
+    weight: float,
+    log_priors: Tensor | float = 0.0,
+) -> Tensor:
     """The literal equation, the prototype term multiplied by `weight`."""
-    l_pt = prototype(z, labels, prototypes, t, pt)
+    l_pt = prototype(z, labels, prototypes, t, pt, log_priors)
     within_classes = [l_pt[labels == k].mean() for k in range(len(prototypes)) if (labels == k).any()]
     total = weight * torch.stack(within_classes).sum() + torch.stack(supcon_samples(z, labels, t)).sum()
     return total / (len(z) + len(prototypes))
@@ -90,3 +100,11 @@ def esupcon_share(
     if average == "class":
         l_pt = torch.stack([l_pt[labels == k].mean() for k in labels.unique()])
     return share * l_pt.mean() + (1 - share) * supcon(z, labels, t)
+
+
+def esupcon_targets(
+    z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float, share: float, targets: Tensor
+) -> Tensor:
+    """Every l_pt(z_i, theta_k), weighted by targets_ik."""
+    l_pt = [prototype(z, torch.full_like(labels, k), prototypes, t, pt) for k in range(len(prototypes))]
+    return share * (targets * torch.stack(l_pt, 1)).sum(1).mean() + (1 - share) * supcon(z, labels, t)

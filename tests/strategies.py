@@ -26,6 +26,16 @@ def _esupcon(**settings: Any) -> Callable[..., Tensor]:
     return lambda z, y, p, t, **k: F.esupcon_loss(z, y, p, temperature=t, **settings, **k)
 
 
+def log_priors(prototypes: Tensor) -> Tensor:
+    return torch.linspace(-3, 0.5, len(prototypes), dtype=torch.float64)
+
+
+def targets(labels: Tensor, prototypes: Tensor) -> Tensor:
+    """Return soft labels that follow the labels, for any order of samples."""
+    k = len(prototypes)
+    return 0.7 * torch.eye(k, dtype=torch.float64)[labels] + 0.3 * torch.arange(1, k + 1).double() / (k * (k + 1) / 2)
+
+
 LOSSES = {
     "simclr": Case(
         lambda z, y, p, t, **k: F.simclr_loss(z, temperature=t, **k), lambda z, y, p, t: reference.simclr(z, t)
@@ -58,6 +68,10 @@ LOSSES = {
         lambda z, y, p, t, **k: F.prototype_loss(z, y, p, temperature=t, prototype_temperature=0.3, **k).sum(),
         lambda z, y, p, t: reference.prototype(z, y, p, t, 0.3).sum(),
     ),
+    "prototype_priors": Case(
+        lambda z, y, p, t, **k: F.prototype_loss(z, y, p, temperature=t, log_priors=log_priors(p), **k).sum(),
+        lambda z, y, p, t: reference.prototype(z, y, p, t, t, log_priors(p)).sum(),
+    ),
     "esupcon": Case(_esupcon(), lambda z, y, p, t: reference.esupcon(z, y, p, t, t, 1.0), needs_pair=True),
     "esupcon_weight": Case(
         _esupcon(prototype_weight=2.0, prototype_temperature=0.3),
@@ -72,6 +86,18 @@ LOSSES = {
     "esupcon_share_sample": Case(
         _esupcon(prototype_share=0.4, prototype_average="sample", prototype_temperature=0.3),
         lambda z, y, p, t: reference.esupcon_share(z, y, p, t, 0.3, 0.4, "sample"),
+        needs_pair=True,
+    ),
+    "esupcon_priors": Case(
+        lambda z, y, p, t, **k: F.esupcon_loss(z, y, p, temperature=t, log_priors=log_priors(p), **k),
+        lambda z, y, p, t: reference.esupcon(z, y, p, t, t, 1.0, log_priors(p)),
+        needs_pair=True,
+    ),
+    "esupcon_targets": Case(
+        lambda z, y, p, t, **k: _esupcon(
+            prototype_share=0.4, prototype_average="sample", prototype_temperature=0.3, targets=targets(y, p)
+        )(z, y, p, t, **k),
+        lambda z, y, p, t: reference.esupcon_targets(z, y, p, t, 0.3, 0.4, targets(y, p)),
         needs_pair=True,
     ),
 }

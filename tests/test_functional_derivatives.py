@@ -152,7 +152,13 @@ def test_compiled_model_has_one_graph_and_the_same_gradients(name: str) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"anchors": slice(2, 5)}, {"anchors": torch.tensor([0, 7])}, {"temperature": 0.002}, {"temperature": 1}],
+    [
+        {"anchors": slice(2, 5)},
+        {"anchors": torch.tensor([0, 7])},
+        {"temperature": 0.002},
+        {"temperature": 1},
+        {"prototype_share": 0.3, "prototype_average": "sample", "targets": torch.full((12, 4), 0.25)},
+    ],
 )
 def test_compiled_loss_takes_every_argument(arguments: dict[str, Any]) -> None:
     torch.compiler.reset()
@@ -176,7 +182,11 @@ def test_operators_are_registered_correctly() -> None:
     rows, labels, columns = example()
     rows.requires_grad_()
     columns.requires_grad_()
-    for arguments in [(rows, None, 0.2, None), (rows, columns, 0.2, None), (rows, rows, 0.02, torch.arange(12))]:
+    for arguments in [(rows, columns, 0.2, None), (rows, rows, 0.02, torch.arange(12))]:
         torch.library.opcheck(torch.ops.esupcon.logsumexp, arguments)
+    counts, weight = torch.bincount(labels, minlength=4), torch.rand(4, dtype=torch.float64)
+    for prototypes, prototype_weight in ((None, None), (columns, weight)):
+        arguments = (rows, prototypes, labels, counts, weight, prototype_weight, 0.2, 0.3)
+        torch.library.opcheck(torch.ops.esupcon.contrastive_loss, arguments)
     torch.library.opcheck(torch.ops.esupcon.count_classes, (labels, 4, False, True))
     torch.library.opcheck(torch.ops.esupcon.count_classes, (labels, None, True, False))

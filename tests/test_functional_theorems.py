@@ -49,6 +49,18 @@ def test_prototype_share_blends_supcon_and_the_prototype_loss() -> None:
     assert_close(F.esupcon_loss(z, labels, prototypes[:3], prototype_share=3 / 15), literal)
 
 
+def test_log_priors_and_targets_keep_the_loss_where_they_say_nothing() -> None:
+    """Log priors of 0 and one-hot targets change nothing; a class with prior 0 takes no part."""
+    z, labels, prototypes = example()
+    settings = {"prototype_share": 0.3, "prototype_average": "sample"}
+    plain = F.esupcon_loss(z, labels, prototypes, **settings)
+    one_hot = torch.eye(4)[labels]
+    assert_close(F.esupcon_loss(z, labels, prototypes, log_priors=torch.zeros(4), **settings), plain)
+    assert_close(F.esupcon_loss(z, labels, prototypes, targets=one_hot, **settings), plain)
+    without = F.prototype_loss(z, labels, prototypes, log_priors=torch.tensor([0.0, 0, 0, -math.inf]))
+    assert_close(without, F.prototype_loss(z, labels, prototypes[:3]))
+
+
 @each_loss
 def test_order_of_samples_and_length_of_embeddings_do_not_matter(name: str) -> None:
     loss, (z, labels, prototypes) = LOSSES[name].loss, example()
@@ -143,22 +155,22 @@ def test_absent_class_gets_gradient_only_as_a_negative() -> None:
     assert (prototypes.grad[3] == 0).all()
 
 
-@given(st.integers(1, 40), st.integers(1, 45), st.sampled_from([0.001, 0.1]))
+@given(st.integers(2, 40), st.integers(1, 45), st.sampled_from([0.001, 0.1]))
 def test_block_size_does_not_matter(n: int, block: int, temperature: float) -> None:
     """Neither for the symmetric blocks (0.1) nor for the strips (0.001)."""
-    z = torch.nn.functional.normalize(torch.randn(n, 4, dtype=torch.float64)).requires_grad_()
-    weights = torch.rand(n, dtype=torch.float64)
+    z, labels, prototypes = example(n, d=4, k=2)
+
+    def value_and_gradients() -> list[Tensor]:
+        inputs = z.clone().requires_grad_(), prototypes.clone().requires_grad_()
+        loss = F.esupcon_loss(inputs[0], labels, inputs[1], temperature=temperature)
+        return [loss.detach(), *torch.autograd.grad(loss, inputs)]
+
+    expected = value_and_gradients()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_contrast, "BLOCK", block)
         patch.setattr(_contrast, "STRIP_BYTES", 8 * n * block)
-        lse = _contrast.unit_and_contrast(z, temperature=temperature).lse
-        (gradient,) = torch.autograd.grad((lse * weights)[lse.isfinite()].sum(), z)
-    dense = (z @ z.T / temperature).masked_fill(torch.eye(n, dtype=torch.bool), -math.inf).logsumexp(1)
-    assert_close(lse, dense)
-    if n > 1:
-        (expected,) = torch.autograd.grad((dense * weights).sum(), z)
-        tangent = expected - z * (z * expected).sum(1, keepdim=True)
-        assert_close(gradient, tangent.detach())
+        patch.setattr(_contrast, "KEEP_BYTES", 3 * z.numel() * 8 + 4 * block**2 * 8)
+        assert_close(value_and_gradients(), expected)
 
 
 def test_kept_blocks_and_recomputed_blocks_agree(monkeypatch: pytest.MonkeyPatch) -> None:

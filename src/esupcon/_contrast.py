@@ -1,36 +1,36 @@
-"""The kernel of the losses: row-wise log-sum-exp of cosine similarities, in linear memory.
+"""The kernels of the losses: sums of exponentials of cosine similarities, in linear memory.
 
-For embeddings z_1 ... z_n and temperature t, with s(a, b) = cos(a, b) / t, every contrastive loss of the package is
-lse_i = log sum_{j != i} exp s(z_i, z_j), joined with the same sum over prototypes, minus a term that costs O(n d).
+For embeddings z_1 ... z_n and temperature t, with s(a, b) = cos(a, b) / t, every contrastive loss of the package is made
+of lse_i = log sum_{j != i} exp s(z_i, z_j), the same sum with prototypes, and terms that cost O(n d).
 
-For large n the similarity matrix is computed block by block, and again in the backward pass, by one of two kernels:
+* `contrastive_loss` is the weighted sum of both terms of ESupCon, written as its equation.
+* `_loss_and_gradients` is the same by hand, for all rows against all rows: each pair is computed once, a block serving
+  its rows and, transposed, its columns; and small batches need few operations. A loss is a number, so its gradient is
+  known up to a factor and is computed with it.
+* `logsumexp` takes some rows and any columns, one strip of rows at a time, with the maximum of each row subtracted: for
+  anchors, for prototypes, and for temperatures whose exponentials would overflow.
 
-* `_Contrast`: all rows against all rows. Each pair is computed once: a block serves its rows and, transposed, its
-  columns. Normalisation and class sums are part of it; at small n they would otherwise cost as much as the pairs.
-* `_LogSumExp`: some rows against any columns, one strip of rows at a time, with the maximum of each row subtracted:
-  for anchors, for prototypes, and for temperatures whose exponentials would overflow.
-
-Both are an `autograd.Function` in eager mode, which costs less than an operator (20 of 700 microseconds at n = 256); a
-`torch.library` operator under `torch.compile`, so that the loop over blocks is not traced; and plain operations with
-n-by-n tensors for second derivatives (`create_graph=True`) and inside `torch.func` transforms.
+The latter two are an `autograd.Function` in eager mode, which costs less than an operator; a `torch.library` operator
+under `torch.compile`, so that the loop over blocks is not traced; and plain operations with n-by-n tensors for second
+derivatives (`create_graph=True`) and inside `torch.func` transforms.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-# Side of a square block: two float32 blocks of this size stay within the cache of a core.
-BLOCK = 1024
-# Exponentials of a whole (symmetric) similarity matrix up to this size are kept for backward:
-# below it, reading them back is quicker than computing them again.
+# Side of a square block: a float32 block of this size stays within the cache of a core.
+BLOCK = 384
+# Blocks of exponentials are kept for the gradient while they, and three matrices like z, fit into this size:
+# reading them back is quicker than computing them again.
 KEEP_BYTES = 48 * 2**20
 # Size of one strip of similarities.
-STRIP_BYTES = 16 * 2**20
+STRIP_BYTES = 4 * 2**20
 # The gradient of z / |z| grows as 1 / |z|. It is bounded for rows with no entry above this value.
 SHORTEST_FOR_GRADIENT = 1e-12
 # Rows with lengths between these can be normalised without scaling first.
@@ -61,42 +61,69 @@ def without_autocast(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return run
 
 
-class Contrast(NamedTuple):
-    unit: Tensor  # (n, d) the rows of z as unit vectors
-    lse: Tensor  # (n,), or one value per anchor
-    with_itself: Tensor  # (n,) the cosine of each row with itself: 1, or 0 for a zero vector; no gradient
-    class_sums: Tensor  # (n_classes, d) sums of the unit vectors of each class; empty without `ids`
-
-
-def unit_and_contrast(
+def contrastive_loss(
     z: Tensor,
-    *,
+    prototypes: Tensor | None,
+    ids: Tensor,
+    counts: Tensor,
+    supcon_weight: Tensor,
+    prototype_weight: Tensor | None,
     temperature: float,
+    prototype_temperature: float,
+    *,
     anchors: Tensor | slice | None = None,
-    ids: Tensor | None = None,
-    n_classes: int = 0,
-    in_blocks: bool = True,
-) -> Contrast:
-    """Return lse_i of every row, or of the rows in `anchors`, with the unit vectors and their sums by class.
+    log_priors: Tensor | None = None,
+    targets: Tensor | None = None,
+    by_hand: bool = True,
+) -> Tensor:
+    """Return sum_i [ w_i (lse_i - 1/|P_i| sum_{p in P_i} s(z_i, z_p)) + v_i l_pt(z_i, theta_{y_i}) ].
 
-    `z` (n, d) holds raw embeddings in float32 or float64. `anchors` selects rows by slice or index tensor; all rows
-    remain contrast. A single row has nothing to be compared with: its value is -inf, or the lowest finite number,
-    and passes no gradient on.
+    `z` (n, d) and `prototypes` (K, d) are raw vectors, y = `ids` the classes of the samples, `counts` their sizes.
+    The weights w and v are given by class. `anchors` restricts the outer sum to some rows.
     """
+    tensors = (z, prototypes, ids, counts, supcon_weight, prototype_weight)
     # exp(64) summed over 10^9 rows is below the largest float32, and exp(-64) is a normal number.
-    fits = anchors is None and 1 / temperature <= (300.0 if z.dtype == torch.float64 else 64.0)
-    in_blocks = in_blocks and fits and not _in_transform()
-    if in_blocks and not torch.compiler.is_compiling():
-        return Contrast(*_Contrast.apply(z, ids, n_classes, temperature))  # type: ignore[no-untyped-call]
-    unit = unit_rows(z)
-    if in_blocks:
-        lse = torch.ops.esupcon.logsumexp(unit, None, temperature, None)
-    else:
-        own = torch.arange(len(z), device=z.device)
-        own = own if anchors is None else own[anchors]
-        lse = logsumexp(unit if anchors is None else unit[own], unit, temperature, own)
-    with_itself = torch.linalg.vector_norm(unit.detach(), dim=1)
-    return Contrast(unit, lse, with_itself, class_sums(unit, ids, n_classes))
+    fits = 1 / min(temperature, prototype_temperature) <= (300.0 if z.dtype == torch.float64 else 64.0)
+    if by_hand and fits and anchors is None and log_priors is None and targets is None and not _in_transform():
+        if torch.compiler.is_compiling():
+            return torch.ops.esupcon.contrastive_loss(*tensors, temperature, prototype_temperature)[0]  # type: ignore[no-any-return]
+        if not torch.is_grad_enabled():
+            return _loss_and_gradients(*tensors, temperature, prototype_temperature, gradients=False)[0]
+        loss: Tensor = _ContrastiveLoss.apply(*tensors, temperature, prototype_temperature)  # type: ignore[no-untyped-call]
+        return loss
+    rows = unit = unit_rows(z)
+    own = torch.arange(len(z), device=z.device)
+    sums = class_sums(unit, ids, len(counts))
+    if anchors is not None:
+        rows, own, ids = unit[anchors], own[anchors], ids[anchors]
+        targets = None if targets is None else targets[anchors]
+    lse = logsumexp(rows, unit, temperature, own)
+    # To the positives of each sample. The similarity with itself, 1 or 0 for a zero vector, has no derivative.
+    similarity = (rows * sums.index_select(0, ids)).sum(1) - rows.detach().square().sum(1)
+    loss = torch.dot(lse, supcon_weight[ids]) - torch.dot(similarity, _pull(counts, supcon_weight, temperature)[ids])
+    if prototypes is None or prototype_weight is None:
+        return loss
+    l_pt = prototype_losses(rows, lse, unit_rows(prototypes), ids, prototype_temperature, log_priors, targets)
+    return loss + torch.dot(l_pt, prototype_weight[ids])
+
+
+def prototype_losses(
+    rows: Tensor,
+    lse: Tensor,
+    theta: Tensor,
+    ids: Tensor,
+    temperature: float,
+    log_priors: Tensor | None,
+    targets: Tensor | None = None,
+) -> Tensor:
+    """Return l_pt(z_i, theta_{y_i}) of unit rows and prototypes; with targets, sum_k targets_ik l_pt(z_i, theta_k)."""
+    if log_priors is not None:  # one more coordinate; finite, because 0 times infinity is NaN
+        prior = log_priors.to(theta.dtype).clamp_min(-1e4) * temperature
+        theta, rows = torch.cat([theta, prior[:, None]], 1), torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
+    normaliser = torch.logaddexp(lse, logsumexp(rows, theta, temperature))
+    if targets is None:
+        return normaliser - (rows * theta.index_select(0, ids)).sum(1) / temperature
+    return normaliser * targets.sum(1) - (rows * (targets @ theta)).sum(1) / temperature
 
 
 def unit_rows(z: Tensor) -> Tensor:
@@ -165,72 +192,117 @@ def _plain_unit_rows(z: Tensor) -> Tensor:
     return scaled * squared_length.rsqrt() * ~is_zero
 
 
-class _Contrast(torch.autograd.Function):
+class _ContrastiveLoss(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, z: Tensor, ids: Tensor | None, n_classes: int, temperature: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        unit, inverse_length = _normalise(z)
-        keep = ctx.needs_input_grad[0] and len(z) ** 2 * z.element_size() // 2 <= KEEP_BYTES
-        sums, ctx.kept = _sums_of_exponentials(unit, temperature, keep=keep)
-        with_itself = inverse_length.squeeze(1).sign()
-        ctx.mark_non_differentiable(with_itself)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(z, unit, inverse_length, sums)
-        ctx.ids, ctx.n_classes, ctx.temperature = ids, n_classes, temperature
-        return unit, sums.log(), with_itself, class_sums(unit, ids, n_classes)
+    def forward(ctx: Any, z: Tensor, prototypes: Tensor | None, *settings: Any) -> Tensor:
+        ctx.settings = settings
+        loss, *gradients = _loss_and_gradients(z, prototypes, *settings, gradients=any(ctx.needs_input_grad))
+        ctx.save_for_backward(z, prototypes, *gradients)
+        return loss
 
     @staticmethod
     @without_autocast
-    def backward(
-        ctx: Any, grad_unit: Tensor | None, grad_lse: Tensor | None, _: None, grad_sums: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        z, unit, inverse_length, sums = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        z, prototypes, *gradients = ctx.saved_tensors
         if torch.is_grad_enabled():
-            plain = functools.partial(
-                unit_and_contrast, temperature=ctx.temperature, ids=ctx.ids, n_classes=ctx.n_classes, in_blocks=False
-            )
-            return *_differentiable_gradients(plain, (z,), (grad_unit, grad_lse, None, grad_sums)), None, None, None
-        out = torch.zeros_like(unit) if grad_sums is None else grad_sums.index_select(0, ctx.ids)
-        if grad_unit is not None:
-            out += grad_unit
-        if grad_lse is not None:
-            _add_pair_gradients(out, grad_lse, unit, sums, ctx.temperature, ctx.kept)
-        return _project(out, unit, inverse_length, out), None, None, None
+            plain = functools.partial(_without_kernel, settings=ctx.settings)
+            inputs = (z,) if prototypes is None else (z, prototypes)
+            gradients = _differentiable_gradients(plain, inputs, (grad,))
+        else:
+            gradients = [g * grad for g in gradients]
+        return *gradients, *[None] * (2 - len(gradients) + len(ctx.settings))
+
+
+def _without_kernel(z: Tensor, prototypes: Tensor | None = None, *, settings: tuple[Any, ...]) -> Tensor:
+    return contrastive_loss(z, prototypes, *settings, by_hand=False)
+
+
+def _pull(counts: Tensor, supcon_weight: Tensor, temperature: float) -> Tensor:
+    """Return the weight of each pair of one class: supcon_weight / (|P_i| t)."""
+    return supcon_weight / (counts - 1).clamp_min_(1) / temperature
+
+
+def _loss_and_gradients(
+    z: Tensor,
+    prototypes: Tensor | None,
+    ids: Tensor,
+    counts: Tensor,
+    supcon_weight: Tensor,
+    prototype_weight: Tensor | None,
+    temperature: float,
+    prototype_temperature: float,
+    *,
+    gradients: bool = True,
+) -> list[Tensor]:
+    """Return `contrastive_loss`, and the gradients of z and of the prototypes if wanted."""
+    unit, inverse_length = _normalise(z)
+    exponentials, kept = _sums_of_exponentials(unit, temperature, keep=gradients)
+    weight = supcon_weight[ids]
+    loss = torch.dot(exponentials.log(), weight)
+    # The similarities within class k add up to S_k . S_k with S = class sums, those of samples with themselves included.
+    pull = _pull(counts, supcon_weight, temperature)
+    sums = class_sums(unit, ids, len(counts))
+    pulled = sums * pull[:, None]
+    loss -= torch.dot(sums.view(-1), pulled.view(-1)) - torch.dot(pull[ids], inverse_length.view(-1).sign())
+    grad_unit = pulled.mul_(-2).index_select(0, ids) if gradients else unit.new_empty(0)
+    pair_weight = weight.div_(exponentials)  # d loss / d exp s_ij
+    found = [grad_unit]
+    if prototypes is not None and prototype_weight is not None:
+        theta, inverse_length_theta = _normalise(prototypes)
+        grad_theta = torch.zeros_like(theta)
+        v = prototype_weight[ids]
+        for strip, s in _strips(unit, theta, prototype_temperature, None):
+            own = ids[strip, None]
+            loss -= torch.dot(s.gather(1, own).view(-1), v[strip])
+            total = s.exp_().sum(1).add_(exponentials[strip])
+            loss += torch.dot(total.log(), v[strip])
+            if gradients:
+                share = v[strip] / total
+                pair_weight[strip].add_(share)
+                p = s.mul_(share[:, None]).scatter_add_(1, own, -v[strip, None])
+                grad_unit[strip].addmm_(p, theta, alpha=1 / prototype_temperature)
+                grad_theta.addmm_(p.T, unit[strip], alpha=1 / prototype_temperature)
+        found.append(_project(grad_theta, theta, inverse_length_theta, grad_theta))
+    if not gradients:
+        return [loss]
+    _add_pair_gradients(grad_unit, pair_weight.div_(temperature), unit, temperature, kept)
+    _project(grad_unit, unit, inverse_length, grad_unit)
+    return [loss, *found]
 
 
 def _sums_of_exponentials(unit: Tensor, temperature: float, *, keep: bool) -> tuple[Tensor, list[Tensor]]:
-    """Return sum_{j != i} exp s_ij for every row i, and the blocks of exponentials if they are to be kept."""
-    n, side = len(unit), min(len(unit), BLOCK)
+    """Return sum_{j != i} exp s_ij for every row i, and the first blocks of exponentials if they are to be kept."""
+    room = KEEP_BYTES - 3 * unit.numel() * unit.element_size() if keep else 0
     kept: list[Tensor] = []
-    buffer = None if keep else unit.new_empty(side, side)
-    sums = unit.new_zeros(n)
-    for rows, columns in _block_pairs(n):
-        e = _exponentials(unit, rows, columns, temperature, buffer)
-        sums[rows] += e.sum(1)
-        if rows != columns:
-            sums[columns] += e.sum(0)
-        if keep:
+    buffer = None
+    sums = unit.new_zeros(len(unit))
+    for rows, columns in _block_pairs(len(unit)):
+        if room > 0:
+            e = _exponentials(unit, rows, columns, temperature, None)
             kept.append(e)
+            room -= e.numel() * e.element_size()
+        else:
+            buffer = unit.new_empty(BLOCK, BLOCK) if buffer is None else buffer
+            e = _exponentials(unit, rows, columns, temperature, buffer)
+        sums[rows].add_(e.sum(1))
+        if rows != columns:
+            sums[columns].add_(e.sum(0))
     return sums, kept
 
 
-def _add_pair_gradients(
-    out: Tensor, grad: Tensor, unit: Tensor, sums: Tensor, temperature: float, kept: Sequence[Tensor]
-) -> None:
-    """Add the gradient of the unit rows, from that of lse = log sums, to `out`.
-
-    d lse_i / d s_ij = e_ij / sums_i. Row i occurs as row and as column of the symmetric matrix, so
-    out_i += sum_j e_ij (weight_i + weight_j) unit_j with weight_i = grad_i / (sums_i temperature).
-    """
-    weight = grad / (sums * temperature).clamp_min_(torch.finfo(sums.dtype).tiny)
+def _add_pair_gradients(out: Tensor, weight: Tensor, unit: Tensor, temperature: float, kept: Sequence[Tensor]) -> None:
+    """Add sum_j e_ij (weight_i + weight_j) unit_j to `out`: i is a row and a column of the symmetric matrix e."""
     side = min(len(unit), BLOCK)
-    recomputed = None if kept else unit.new_empty(side, side)
     product = unit.new_empty(side, side)
+    recomputed = None
     for index, (rows, columns) in enumerate(_block_pairs(len(unit))):
-        e = kept[index] if kept else _exponentials(unit, rows, columns, temperature, recomputed)
+        if index < len(kept):
+            e = kept[index]
+        else:
+            recomputed = torch.empty_like(product) if recomputed is None else recomputed
+            e = _exponentials(unit, rows, columns, temperature, recomputed)
         p = torch.add(weight[rows, None], weight[columns], out=_window(product, rows, columns))
-        p *= e
+        p.mul_(e)
         out[rows].addmm_(p, unit[columns])
         if rows != columns:
             out[columns].addmm_(p.T, unit[rows])
@@ -280,8 +352,7 @@ class _LogSumExp(torch.autograd.Function):
         if torch.is_grad_enabled():
             plain = functools.partial(_plain_logsumexp, temperature=ctx.temperature, own=ctx.own)
             return *_differentiable_gradients(plain, (rows, columns), (grad,)), None, None
-        wanted = ctx.needs_input_grad
-        return *_logsumexp_gradients(grad, rows, columns, lse, ctx.temperature, ctx.own, wanted), None, None
+        return *_logsumexp_gradients(grad, rows, columns, lse, ctx.temperature, ctx.own), None, None
 
 
 def logsumexp(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None = None) -> Tensor:
@@ -303,25 +374,15 @@ def _logsumexp_by_strips(rows: Tensor, columns: Tensor, temperature: float, own:
 
 
 def _logsumexp_gradients(
-    grad: Tensor,
-    rows: Tensor,
-    columns: Tensor,
-    lse: Tensor,
-    temperature: float,
-    own: Tensor | None,
-    wanted: Sequence[bool] = (True, True),
-) -> list[Tensor | None]:
-    """Return the gradients of rows and columns, or None where they are not wanted."""
-    grad_rows = torch.empty_like(rows) if wanted[0] else None
-    grad_columns = torch.zeros_like(columns) if wanted[1] else None
+    grad: Tensor, rows: Tensor, columns: Tensor, lse: Tensor, temperature: float, own: Tensor | None
+) -> list[Tensor]:
+    grad_rows, grad_columns = torch.empty_like(rows), torch.zeros_like(columns)
     grad = grad / temperature
     lse = lse.clamp_min(torch.finfo(lse.dtype).min)
     for strip, s in _strips(rows, columns, temperature, own):
         p = s.sub_(lse[strip, None]).exp_().mul_(grad[strip, None])
-        if grad_rows is not None:
-            torch.mm(p, columns, out=grad_rows[strip])
-        if grad_columns is not None:
-            grad_columns.addmm_(p.T, rows[strip])
+        torch.mm(p, columns, out=grad_rows[strip])
+        grad_columns.addmm_(p.T, rows[strip])
     return [grad_rows, grad_columns]
 
 
@@ -362,26 +423,49 @@ def _differentiable_gradients(
     return [next(found) if x.requires_grad else None for x in inputs]
 
 
-# The same kernels as an operator and its gradient, which `torch.compile` puts into its graph without looking inside.
+# The same kernels as operators, which `torch.compile` puts into its graph without looking inside.
+
+
+@torch.library.custom_op("esupcon::contrastive_loss", mutates_args=())
+def _loss_operator(
+    z: Tensor,
+    prototypes: Tensor | None,
+    ids: Tensor,
+    counts: Tensor,
+    supcon_weight: Tensor,
+    prototype_weight: Tensor | None,
+    temperature: float,
+    prototype_temperature: float,
+) -> list[Tensor]:
+    settings = (ids, counts, supcon_weight, prototype_weight, temperature, prototype_temperature)
+    return _loss_and_gradients(z, prototypes, *settings)
+
+
+@_loss_operator.register_fake
+def _(z: Tensor, prototypes: Tensor | None, *_: Any) -> list[Tensor]:
+    return [z.new_empty(()), *(torch.empty_like(x) for x in (z, prototypes) if x is not None)]
+
+
+def _loss_operator_backward(ctx: Any, grads: list[Tensor]) -> tuple[Tensor | None, ...]:
+    gradients = [g * grads[0] for g in ctx.saved_tensors]
+    return *gradients, *[None] * (8 - len(gradients))
+
+
+_loss_operator.register_autograd(
+    _loss_operator_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*output[1:])
+)
 
 
 @torch.library.custom_op("esupcon::logsumexp", mutates_args=())
-def _logsumexp_operator(rows: Tensor, columns: Tensor | None, temperature: float, own: Tensor | None) -> Tensor:
-    """Compute `_logsumexp`; without columns, of every row and all others."""
-    if columns is None:
-        return _sums_of_exponentials(rows, temperature, keep=False)[0].log()
+def _logsumexp_operator(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None) -> Tensor:
     return _logsumexp_by_strips(rows, columns, temperature, own)
 
 
 @torch.library.custom_op("esupcon::logsumexp_gradients", mutates_args=())
 def _gradients_operator(
-    grad: Tensor, rows: Tensor, columns: Tensor | None, lse: Tensor, temperature: float, own: Tensor | None
+    grad: Tensor, rows: Tensor, columns: Tensor, lse: Tensor, temperature: float, own: Tensor | None
 ) -> list[Tensor]:
-    if columns is not None:
-        return [x for x in _logsumexp_gradients(grad, rows, columns, lse, temperature, own) if x is not None]
-    grad_rows = torch.zeros_like(rows)
-    _add_pair_gradients(grad_rows, grad, rows, lse.exp(), temperature, ())
-    return [grad_rows]
+    return _logsumexp_gradients(grad, rows, columns, lse, temperature, own)
 
 
 @_logsumexp_operator.register_fake
@@ -390,8 +474,8 @@ def _(rows: Tensor, *_: Any) -> Tensor:
 
 
 @_gradients_operator.register_fake
-def _(grad: Tensor, rows: Tensor, columns: Tensor | None, *_: Any) -> list[Tensor]:
-    return [torch.empty_like(x) for x in (rows, columns) if x is not None]
+def _(grad: Tensor, rows: Tensor, columns: Tensor, *_: Any) -> list[Tensor]:
+    return [torch.empty_like(rows), torch.empty_like(columns)]
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -401,8 +485,7 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> Non
 
 def _operator_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, columns, lse, own = ctx.saved_tensors
-    gradients = _gradients_operator(grad, rows, columns, lse, ctx.temperature, own)
-    return gradients[0], None if columns is None else gradients[1], None, None
+    return *_gradients_operator(grad, rows, columns, lse, ctx.temperature, own), None, None
 
 
 _logsumexp_operator.register_autograd(_operator_backward, setup_context=_save_for_backward)

@@ -21,7 +21,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from esupcon._contrast import Contrast, class_sums, logsumexp, unit_and_contrast, unit_rows, without_autocast
+from esupcon._contrast import (
+    class_sums,
+    contrastive_loss,
+    logsumexp,
+    prototype_losses,
+    unit_rows,
+    without_autocast,
+)
 
 __all__ = [
     "Anchors",
@@ -68,8 +75,9 @@ def supcon_loss(
     """
     temperature = check_number("temperature", temperature)
     z = check_embeddings(z, check_finite=check_finite)
-    classes = count_classes(labels, len(z), needs_pair=True)
-    return _supcon(z, classes, temperature, anchors)[0] / (len(z) - classes.n_alone)
+    ids, counts, n_alone = count_classes(labels, len(z), needs_pair=True)
+    weight = (counts != 1).to(z.dtype) / (len(z) - n_alone)
+    return contrastive_loss(z, None, ids, counts, weight, None, temperature, temperature, anchors=anchors)
 
 
 @without_autocast
@@ -140,9 +148,9 @@ def tightness_loss(z: Tensor, labels: Tensor, prototypes: Tensor, *, check_finit
     Gradient flows to both arguments, as in the equation. Training methods that learn prototypes beside a
     representation pass `z.detach()`: the prototypes then follow the embedding and do not influence it.
     """
-    z, theta = _same_dtype(z, prototypes, check_finite)
-    ids, *_ = count_classes(labels, len(z), len(theta))
-    return -(unit_rows(z) * theta.index_select(0, ids)).sum(1).mean()
+    z, prototypes = _same_dtype(z, prototypes, check_finite)
+    ids, *_ = count_classes(labels, len(z), len(prototypes))
+    return -(unit_rows(z) * unit_rows(prototypes).index_select(0, ids)).sum(1).mean()
 
 
 @without_autocast
@@ -153,6 +161,7 @@ def prototype_loss(
     *,
     temperature: float = 0.1,
     prototype_temperature: float | None = None,
+    log_priors: Tensor | None = None,
     anchors: Anchors = None,
     check_finite: bool = False,
 ) -> Tensor:
@@ -160,17 +169,18 @@ def prototype_loss(
 
     Shape (n,), one value per sample. Equal to log(e^CE + e^SupCon - 1), a smooth maximum of the cross entropy
     of sample i and of its SupCon loss with theta_{y_i} as the positive. `prototype_temperature` divides the
-    similarities to prototypes; None: the same as `temperature`.
+    similarities to prototypes; None: the same as `temperature`. `log_priors` (K,) are added to these quotients, in both
+    places (logit adjustment); a class with prior 0 takes no part.
     """
     temperature = check_number("temperature", temperature)
     prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)
-    z, theta = _same_dtype(z, prototypes, check_finite)
-    ids, *_ = count_classes(labels, len(z), len(theta))
-    unit, to_samples, _, _ = unit_and_contrast(z, temperature=temperature, anchors=anchors)
-    rows = _take(unit, anchors)
-    to_prototypes = logsumexp(rows, theta, prototype_temperature)
-    own = (rows * theta.index_select(0, _take(ids, anchors))).sum(1) / prototype_temperature
-    return torch.logaddexp(to_samples, to_prototypes) - own
+    z, prototypes = _same_dtype(z, prototypes, check_finite)
+    _check_shape("log_priors", log_priors, (len(prototypes),))
+    ids, *_ = count_classes(labels, len(z), len(prototypes))
+    unit = unit_rows(z)
+    rows, own = _take(unit, anchors), _take(torch.arange(len(z), device=z.device), anchors)
+    lse = logsumexp(rows, unit, temperature, own)
+    return prototype_losses(rows, lse, unit_rows(prototypes), ids[own], prototype_temperature, log_priors)
 
 
 @without_autocast
@@ -184,6 +194,8 @@ def esupcon_loss(
     prototype_temperature: float | None = None,
     prototype_share: float | None = None,
     prototype_average: PrototypeAverage = "class",
+    log_priors: Tensor | None = None,
+    targets: Tensor | None = None,
     anchors: Anchors = None,
     check_finite: bool = False,
 ) -> Tensor:
@@ -196,25 +208,31 @@ def esupcon_loss(
     is there: l_SupCon over the samples that have a positive; l_pt over all samples (`prototype_average="sample"`),
     or first within each class and then over the classes in the batch (`"class"`).
 
-    `prototype_temperature` divides the similarities to prototypes, as in `prototype_loss`.
+    `prototype_temperature` and `log_priors` act on the prototypes as in `prototype_loss`. `targets` (n, K), rows of
+    which sum to 1, are soft labels for l_pt averaged over samples: it becomes `sum_k targets_ik l_pt(z_i, theta_k)`.
     """
     temperature = check_number("temperature", temperature)
     prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)
     check_prototype_share(prototype_weight, prototype_share, prototype_average)
-    z, theta = _same_dtype(z, prototypes, check_finite)
-    classes = count_classes(labels, len(z), len(theta), needs_pair=True)
-    supcon, contrast, sums = _supcon(z, classes, temperature, anchors)
-    to_prototypes = logsumexp(_take(contrast.unit, anchors), theta, prototype_temperature)
-    to_all = torch.logaddexp(contrast.lse, to_prototypes)
-    weight = classes.counts.clamp_min(1).to(z.dtype).reciprocal_()  # of each sample, by its class
-    if prototype_average == "sample":
-        weight = torch.ones_like(weight)
-    similarity = (sums * theta * weight.unsqueeze(1)).sum()
-    prototype = torch.dot(to_all, weight[_take(classes.ids, anchors)]) - similarity / prototype_temperature
+    z, prototypes = _same_dtype(z, prototypes, check_finite)
+    n, n_classes = len(z), len(prototypes)
+    _check_shape("log_priors", log_priors, (n_classes,))
+    _check_shape("targets", targets, (n, n_classes))
+    if targets is not None and prototype_average != "sample":
+        raise ValueError("targets need prototype_average='sample' and a prototype_share; got 'class'. Pass both.")
+    ids, counts, n_alone = count_classes(labels, n, n_classes, needs_pair=True)
+    supcon_weight = (counts != 1).to(z.dtype)
+    sizes = torch.ones_like(counts) if prototype_average == "sample" else counts.clamp_min(1)
+    weight = sizes.to(z.dtype).reciprocal_()
     if prototype_share is None:
-        return (prototype_weight * prototype + supcon) / (len(z) + len(theta))
-    n_averaged = len(z) if prototype_average == "sample" else (classes.counts > 0).sum()
-    return prototype_share * prototype / n_averaged + (1 - prototype_share) * supcon / (len(z) - classes.n_alone)
+        supcon_weight, weight = supcon_weight / (n + n_classes), weight * (prototype_weight / (n + n_classes))
+    else:
+        n_averaged = n if prototype_average == "sample" else (counts > 0).sum()
+        supcon_weight = supcon_weight * (1 - prototype_share) / (n - n_alone)
+        weight = weight * prototype_share / n_averaged
+    targets = None if targets is None else targets.to(z.dtype)
+    arguments = (z, prototypes, ids, counts, supcon_weight, weight, temperature, prototype_temperature)
+    return contrastive_loss(*arguments, anchors=anchors, log_priors=log_priors, targets=targets)
 
 
 def _take(rows: Tensor, anchors: Anchors) -> Tensor:
@@ -222,32 +240,12 @@ def _take(rows: Tensor, anchors: Anchors) -> Tensor:
     return rows if anchors is None else rows[anchors]
 
 
-def _supcon(z: Tensor, classes: Classes, temperature: float, anchors: Anchors) -> tuple[Tensor, Contrast, Tensor]:
-    """Return sum_i l_SupCon(z_i, P_i) over the anchors that have a positive, the contrast, and the anchors' class sums.
-
-    The sum over positives takes O(n d): with class sums S, the similarities within class k add up to S_k . S_k, those
-    of a sample with itself included; those are 1 (0 for a zero vector) and pass no gradient, because the length of a
-    unit vector cannot change.
-    """
-    n_classes, ids = len(classes.counts), _take(classes.ids, anchors)
-    contrast = unit_and_contrast(z, temperature=temperature, anchors=anchors, ids=classes.ids, n_classes=n_classes)
-    sums = contrast.class_sums if anchors is None else class_sums(contrast.unit[anchors], ids, n_classes)
-    share = (classes.counts - 1).clamp_min_(1).to(z.dtype).mul_(temperature).reciprocal_()  # 1 / (|P_i| t)
-    weighted_sums = contrast.class_sums * share.unsqueeze(1)
-    within_classes = torch.dot(sums.flatten(), weighted_sums.flatten())
-    with_itself = torch.dot(_take(contrast.with_itself, anchors), share[ids])
-    lse = contrast.lse
-    if isinstance(classes.n_alone, Tensor) or classes.n_alone > 0:  # a traced number cannot be compared
-        lse = lse * (classes.counts != 1)[ids]
-    return lse.sum() - within_classes + with_itself, contrast, sums
-
-
 def _same_dtype(z: Tensor, prototypes: Tensor, check_finite: bool) -> tuple[Tensor, Tensor]:
-    """Check and return embeddings and unit prototypes, in one dtype."""
+    """Check and return embeddings and prototypes, in one dtype."""
     z, prototypes = check_embeddings(z, check_finite=check_finite), check_embeddings(prototypes, "prototypes")
     _check_width("prototypes", prototypes, z)
     dtype = torch.promote_types(z.dtype, prototypes.dtype)
-    return z.to(dtype), unit_rows(prototypes.to(dtype))
+    return z.to(dtype), prototypes.to(dtype)
 
 
 def _check_width(name: str, vectors: Tensor, z: Tensor) -> None:
@@ -256,6 +254,11 @@ def _check_width(name: str, vectors: Tensor, z: Tensor) -> None:
             f"{name} must be as wide as z, {z.shape[1]}; got shape {tuple(vectors.shape)}. "
             "Pass vectors in the space of the embedding."
         )
+
+
+def _check_shape(name: str, values: Tensor | None, shape: tuple[int, ...]) -> None:
+    if values is not None and values.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, one column per prototype; got {tuple(values.shape)}.")
 
 
 def check_embeddings(z: Tensor, name: str = "z", *, check_finite: bool = False) -> Tensor:
