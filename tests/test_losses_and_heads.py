@@ -39,6 +39,13 @@ def test_modules_equal_functions_and_hold_no_parameters(name: str, settings: dic
     assert all(f"{key}={value!r}" in repr(module) for key, value in settings.items())
 
 
+def test_module_takes_log_priors_and_targets_as_tensors() -> None:
+    tensors = {"log_priors": torch.tensor([-1.0, -2, 0, -3]), "targets": torch.full((8, 4), 0.25)}
+    settings = {"prototype_share": 0.4, "prototype_average": "sample"}
+    found = losses.ESupConLoss(**settings)(z, labels, prototypes, **tensors)
+    assert torch.equal(found, F.esupcon_loss(z, labels, prototypes, **settings, **tensors))
+
+
 def test_heads_give_cosine_over_temperature_or_an_affine_map() -> None:
     head = PrototypeHead(5, 3, temperature=0.2)
     expected = torch.nn.functional.cosine_similarity(z[:, None], head.weight[None], dim=2) / 0.2

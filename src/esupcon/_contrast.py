@@ -1,7 +1,7 @@
 """The kernels of the losses: sums of exponentials of cosine similarities, in linear memory.
 
-For embeddings z_1 ... z_n and temperature t, with s(a, b) = cos(a, b) / t, every contrastive loss of the package is made
-of lse_i = log sum_{j != i} exp s(z_i, z_j), the same sum with prototypes, and terms that cost O(n d).
+For embeddings z_1 ... z_n and temperature t, with s(a, b) = cos(a, b) / t, the contrastive losses are made of
+lse_i = log sum_{j != i} exp s(z_i, z_j), the same sum with prototypes, and terms that cost O(n d).
 
 * `contrastive_loss` is the weighted sum of both terms of ESupCon, written as its equation.
 * `_loss_and_gradients` is the same by hand, for all rows against all rows: each pair is computed once, a block serving
@@ -10,9 +10,8 @@ of lse_i = log sum_{j != i} exp s(z_i, z_j), the same sum with prototypes, and t
 * `logsumexp` takes some rows and any columns, one strip of rows at a time, with the maximum of each row subtracted: for
   anchors, for prototypes, and for temperatures whose exponentials would overflow.
 
-The latter two are an `autograd.Function` in eager mode, which costs less than an operator; a `torch.library` operator
-under `torch.compile`, so that the loop over blocks is not traced; and plain operations with n-by-n tensors for second
-derivatives (`create_graph=True`) and inside `torch.func` transforms.
+The latter two are operators of `torch.library`, so that `torch.compile` does not trace the loop over blocks. Second
+derivatives (`create_graph=True`) and `torch.func` transforms use plain operations with n-by-n tensors.
 """
 
 from __future__ import annotations
@@ -85,11 +84,13 @@ def contrastive_loss(
     # exp(64) summed over 10^9 rows is below the largest float32, and exp(-64) is a normal number.
     fits = 1 / min(temperature, prototype_temperature) <= (300.0 if z.dtype == torch.float64 else 64.0)
     if by_hand and fits and anchors is None and log_priors is None and targets is None and not _in_transform():
+        loss: Tensor
         if torch.compiler.is_compiling():
-            return torch.ops.esupcon.contrastive_loss(*tensors, temperature, prototype_temperature)[0]  # type: ignore[no-any-return]
-        if not torch.is_grad_enabled():
-            return _loss_and_gradients(*tensors, temperature, prototype_temperature, gradients=False)[0]
-        loss: Tensor = _ContrastiveLoss.apply(*tensors, temperature, prototype_temperature)  # type: ignore[no-untyped-call]
+            loss = _loss_operator(*tensors, temperature, prototype_temperature)[0]
+        elif torch.is_grad_enabled():  # costs less than the operator
+            loss = _ContrastiveLoss.apply(*tensors, temperature, prototype_temperature)  # type: ignore[no-untyped-call]
+        else:
+            loss = _loss_and_gradients(*tensors, temperature, prototype_temperature, gradients=False)[0]
         return loss
     rows = unit = unit_rows(z)
     own = torch.arange(len(z), device=z.device)
@@ -134,10 +135,9 @@ def unit_rows(z: Tensor) -> Tensor:
     return unit
 
 
-def class_sums(rows: Tensor, ids: Tensor | None, n_classes: int) -> Tensor:
+def class_sums(rows: Tensor, ids: Tensor, n_classes: int) -> Tensor:
     """Return sum_{i: ids_i = k} rows_i, shape (n_classes, d)."""
-    sums = rows.new_zeros(n_classes, rows.shape[1])
-    return sums if ids is None else sums.index_add(0, ids, rows)
+    return rows.new_zeros(n_classes, rows.shape[1]).index_add(0, ids, rows)
 
 
 class _UnitRows(torch.autograd.Function):
@@ -152,7 +152,7 @@ class _UnitRows(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor | None:
         z, unit, inverse_length = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _differentiable_gradients(_plain_unit_rows, (z,), (grad,))[0]
+            return _differentiable_gradients(_plain_unit_rows, (z,), grad)[0]
         return _project(grad, unit, inverse_length, torch.empty_like(grad))
 
 
@@ -205,16 +205,11 @@ class _ContrastiveLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         z, prototypes, *gradients = ctx.saved_tensors
         if torch.is_grad_enabled():
-            plain = functools.partial(_without_kernel, settings=ctx.settings)
-            inputs = (z,) if prototypes is None else (z, prototypes)
-            gradients = _differentiable_gradients(plain, inputs, (grad,))
+            plain = lambda z, prototypes=None: contrastive_loss(z, prototypes, *ctx.settings, by_hand=False)  # noqa: E731
+            gradients = _differentiable_gradients(plain, (z,) if prototypes is None else (z, prototypes), grad)
         else:
             gradients = [g * grad for g in gradients]
         return *gradients, *[None] * (2 - len(gradients) + len(ctx.settings))
-
-
-def _without_kernel(z: Tensor, prototypes: Tensor | None = None, *, settings: tuple[Any, ...]) -> Tensor:
-    return contrastive_loss(z, prototypes, *settings, by_hand=False)
 
 
 def _pull(counts: Tensor, supcon_weight: Tensor, temperature: float) -> Tensor:
@@ -239,7 +234,7 @@ def _loss_and_gradients(
     exponentials, kept = _sums_of_exponentials(unit, temperature, keep=gradients)
     weight = supcon_weight[ids]
     loss = torch.dot(exponentials.log(), weight)
-    # The similarities within class k add up to S_k . S_k with S = class sums, those of samples with themselves included.
+    # The similarities within class k add up to S_k . S_k, S = class sums, with those of samples with themselves.
     pull = _pull(counts, supcon_weight, temperature)
     sums = class_sums(unit, ids, len(counts))
     pulled = sums * pull[:, None]
@@ -337,34 +332,15 @@ def _window(buffer: Tensor, rows: slice, columns: slice) -> Tensor:
     return buffer.view(-1)[: height * width].view(height, width)
 
 
-class _LogSumExp(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None) -> Tensor:
-        lse = _logsumexp_by_strips(rows, columns, temperature, own)
-        ctx.save_for_backward(rows, columns, lse)
-        ctx.own, ctx.temperature = own, temperature
-        return lse
-
-    @staticmethod
-    @without_autocast
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows, columns, lse = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            plain = functools.partial(_plain_logsumexp, temperature=ctx.temperature, own=ctx.own)
-            return *_differentiable_gradients(plain, (rows, columns), (grad,)), None, None
-        return *_logsumexp_gradients(grad, rows, columns, lse, ctx.temperature, ctx.own), None, None
-
-
 def logsumexp(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None = None) -> Tensor:
     """Return log sum_c exp(rows_i . columns_c / temperature), without the column `own_i` if given."""
-    if _in_transform():
-        return _plain_logsumexp(rows, columns, temperature, own)
-    kernel: Any = torch.ops.esupcon.logsumexp if torch.compiler.is_compiling() else _LogSumExp.apply
+    kernel: Any = _plain_logsumexp if _in_transform() else _logsumexp_operator
     lse: Tensor = kernel(rows, columns, temperature, own)
     return lse
 
 
-def _logsumexp_by_strips(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None) -> Tensor:
+@torch.library.custom_op("esupcon::logsumexp", mutates_args=())
+def _logsumexp_operator(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None) -> Tensor:
     lse = rows.new_empty(len(rows))
     for strip, s in _strips(rows, columns, temperature, own):
         # A row without columns has the maximum -inf; subtracting it would give NaN.
@@ -373,6 +349,7 @@ def _logsumexp_by_strips(rows: Tensor, columns: Tensor, temperature: float, own:
     return lse
 
 
+@torch.library.custom_op("esupcon::logsumexp_gradients", mutates_args=())
 def _logsumexp_gradients(
     grad: Tensor, rows: Tensor, columns: Tensor, lse: Tensor, temperature: float, own: Tensor | None
 ) -> list[Tensor]:
@@ -384,6 +361,33 @@ def _logsumexp_gradients(
         torch.mm(p, columns, out=grad_rows[strip])
         grad_columns.addmm_(p.T, rows[strip])
     return [grad_rows, grad_columns]
+
+
+@_logsumexp_operator.register_fake
+def _(rows: Tensor, *_: Any) -> Tensor:
+    return rows.new_empty(len(rows))
+
+
+@_logsumexp_gradients.register_fake
+def _(grad: Tensor, rows: Tensor, columns: Tensor, *_: Any) -> list[Tensor]:
+    return [torch.empty_like(rows), torch.empty_like(columns)]
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    rows, columns, ctx.temperature, own = inputs
+    ctx.save_for_backward(rows, columns, output, own)
+
+
+@without_autocast
+def _logsumexp_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    rows, columns, lse, own = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        plain = functools.partial(_plain_logsumexp, temperature=ctx.temperature, own=own)
+        return *_differentiable_gradients(plain, (rows, columns), grad), None, None
+    return *_logsumexp_gradients(grad, rows, columns, lse, ctx.temperature, own), None, None
+
+
+_logsumexp_operator.register_autograd(_logsumexp_backward, setup_context=_save_for_backward)
 
 
 def _strips(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
@@ -410,16 +414,12 @@ def _in_transform() -> bool:
 
 
 def _differentiable_gradients(
-    function: Callable[..., Tensor | tuple[Tensor, ...]], inputs: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]
+    function: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor
 ) -> list[Tensor | None]:
     """Return the gradients of the inputs of a plain function, as tensors that can be differentiated again."""
     inputs = tuple(x.view_as(x) for x in inputs)  # one tensor passed twice counts as two
-    outputs = function(*inputs)
-    outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
-    known = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if grad is not None]
-    known_outputs, known_grads = zip(*known, strict=True)
     wanted = [x for x in inputs if x.requires_grad]
-    found = iter(torch.autograd.grad(known_outputs, wanted, known_grads, create_graph=True))
+    found = iter(torch.autograd.grad(function(*inputs), wanted, grad, create_graph=True))
     return [next(found) if x.requires_grad else None for x in inputs]
 
 
@@ -454,38 +454,3 @@ def _loss_operator_backward(ctx: Any, grads: list[Tensor]) -> tuple[Tensor | Non
 _loss_operator.register_autograd(
     _loss_operator_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*output[1:])
 )
-
-
-@torch.library.custom_op("esupcon::logsumexp", mutates_args=())
-def _logsumexp_operator(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None) -> Tensor:
-    return _logsumexp_by_strips(rows, columns, temperature, own)
-
-
-@torch.library.custom_op("esupcon::logsumexp_gradients", mutates_args=())
-def _gradients_operator(
-    grad: Tensor, rows: Tensor, columns: Tensor, lse: Tensor, temperature: float, own: Tensor | None
-) -> list[Tensor]:
-    return _logsumexp_gradients(grad, rows, columns, lse, temperature, own)
-
-
-@_logsumexp_operator.register_fake
-def _(rows: Tensor, *_: Any) -> Tensor:
-    return rows.new_empty(len(rows))
-
-
-@_gradients_operator.register_fake
-def _(grad: Tensor, rows: Tensor, columns: Tensor, *_: Any) -> list[Tensor]:
-    return [torch.empty_like(rows), torch.empty_like(columns)]
-
-
-def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    rows, columns, ctx.temperature, own = inputs
-    ctx.save_for_backward(rows, columns, output, own)
-
-
-def _operator_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    rows, columns, lse, own = ctx.saved_tensors
-    return *_gradients_operator(grad, rows, columns, lse, ctx.temperature, own), None, None
-
-
-_logsumexp_operator.register_autograd(_operator_backward, setup_context=_save_for_backward)

@@ -81,7 +81,15 @@ class ESupConLoss(_Loss):
         self.prototype_share = prototype_share
         self.prototype_average: PrototypeAverage = prototype_average
 
-    def forward(self, z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
+    def forward(
+        self,
+        z: Tensor,
+        labels: Tensor,
+        prototypes: Tensor,
+        *,
+        log_priors: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> Tensor:
         return F.esupcon_loss(
             z,
             labels,
@@ -91,4 +99,6 @@ class ESupConLoss(_Loss):
             prototype_temperature=self.prototype_temperature,
             prototype_share=self.prototype_share,
             prototype_average=self.prototype_average,
+            log_priors=log_priors,
+            targets=targets,
         )
