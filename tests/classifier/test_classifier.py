@@ -225,6 +225,53 @@ def test_rows_scaled_by_a_thousand_are_outliers() -> None:
     assert auroc(classifier.ood_score(X[:500]), classifier.ood_score(1000 * X[:500])) > 0.99
 
 
+@pytest.fixture(scope="module")
+def table_of_digits() -> ContrastiveClassifier:
+    X, y = load_digits(return_X_y=True)
+    return fitted(X[:1000], y[:1000], epochs=10, auto_calibrate=True)
+
+
+def test_outliers_are_unknown_and_held_out_samples_are_not(table_of_digits: Any, tmp_path: Path) -> None:
+    X = DIGITS.data
+    table_of_digits.save(tmp_path / "model")
+    for classifier in (table_of_digits, esupcon.load(tmp_path / "model")):
+        familiar = classifier.predict(X[1000:], unknown=-1)  # type: ignore[union-attr]
+        assert np.mean(familiar == -1) < 0.04
+        known = familiar != -1
+        np.testing.assert_array_equal(familiar[known], classifier.predict(X[1000:])[known])
+        assert np.mean(classifier.predict(1000 * X[1000:], unknown=-1) == -1) > 0.99  # type: ignore[union-attr]
+    assert table_of_digits.predict(X[:5], unknown="none of these").dtype == object
+    with pytest.raises(ValueError, match="unknown must not be one of the classes; got 3"):
+        table_of_digits.predict(X, unknown=3)
+
+
+def test_the_threshold_is_that_of_99_percent_of_the_samples_given_to_calibrate(table_of_digits: Any) -> None:
+    X, y = load_digits(return_X_y=True)
+    classifier = copy.deepcopy(table_of_digits).calibrate(X[1000:1200], y[1000:1200])
+    assert classifier.classifier_.calibration.outlier_score == "mahalanobis"
+    assert np.sum(classifier.predict(X[1000:1200], unknown=-1) == -1) == 1  # at most 1 % of 200
+    scores = np.sort(classifier.ood_score(X[1000:1200]))
+    assert scores[197] <= classifier.classifier_.calibration.outlier_threshold <= scores[198]
+
+
+@pytest.mark.parametrize(
+    ("classes", "unknown", "kind"),
+    [
+        *((["ab", "cd", "ef"], "unknown", "U"), ([1, 2, 3], -1, "i"), ([1, 2, 3], np.int64(-1), "i")),
+        *(([1, 2, 3], "no", "O"), ([True, False], -1, "O"), (["a", 1, "b"], "none", "O"), ([0.5, 1.5], 2.5, "f")),
+    ],
+)
+def test_predictions_can_hold_the_value_for_unknown(classes: list[Any], unknown: Any, kind: str) -> None:
+    classifier = make_classifier("identity", (3,), classes=classes)
+    with pytest.raises(ValueError, match=r"needs a threshold.*calibrate\(X, y\)"):
+        classifier.predict(some_rows((3,)), unknown=unknown)
+    classifier.set_outlier_threshold(classifier.preprocessing.rows(some_rows((3,), 40)))
+    X = np.concatenate([some_rows((3,)), -5 * classifier.prototypes_.sum(axis=0, keepdims=True)])  # type: ignore[union-attr]
+    found = classifier.predict(X, unknown=unknown)
+    assert found.dtype.kind == kind
+    assert set(found.tolist()) <= {*classes, unknown} and classifier.predict(X).dtype == classifier.classes_.dtype
+
+
 def test_examples_are_needed_and_named() -> None:
     classifier = make_classifier(head="linear")
     for ask in (classifier.label_issues, lambda: classifier.explain(some_rows((3,)))):
@@ -245,8 +292,8 @@ def test_priors_by_name_and_from_samples() -> None:
     expected = p * (np.array([0.9, 0.0, 0.1]) * 3)
     np.testing.assert_allclose(classifier.predict_proba(X), expected / expected.sum(1, keepdims=True), atol=1e-12)
     np.testing.assert_allclose(classifier.adapt_priors().predict_proba(X), p, rtol=1e-12)
-    one_row = classifier.adapt_priors(X[:1]).calibration.target_priors
-    assert one_row is not None and max(one_row) < 0.8  # one row decides little
+    for few in (X[:1], np.repeat(X[:1], 5, axis=0)):  # a handful of equal rows decides little
+        assert max(classifier.adapt_priors(few).calibration.target_priors or ()) < 0.8
     for wrong, message in (({"bat": 1.0}, "not one of the 3 classes"), ([0.5, 0.6, 0.7], "one per class")):
         with pytest.raises(ValueError, match=message):
             classifier.adapt_priors(priors=wrong)

@@ -60,7 +60,7 @@ def test_forged_models_give_one_line_and_exit_code_2(
 
 def test_a_model_that_claims_other_draws_changes_them_and_nothing_else(run: Path, corners: Path) -> None:
     before = evaluate(run, corners)
-    forge(run, lambda v: v["about"]["data"].update(n_per_class=1, noise_rate=1.0, validation_seed=9))
+    forge(run, lambda v: v["about"]["data"].update(n_per_class=1, noise_rate=1.0, seed=9))
     assert evaluate(run, corners).uncalibrated == before.uncalibrated
 
 

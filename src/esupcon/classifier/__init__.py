@@ -21,21 +21,11 @@ _HOMES = {
     "folder": ("ModelInfo", "TrainingData", "load_classifier"),
     "preprocessing": ("ImagePreprocessing", "TablePreprocessing"),
 }
+# fmt: off
 __all__ = [
-    "MODEL_FOLDER",
-    "Classifier",
-    "Explanation",
-    "ImagePreprocessing",
-    "LabelIssues",
-    "ModelInfo",
-    "Prediction",
-    "TablePreprocessing",
-    "TrainingData",
-    "calibrate",
-    "evaluate",
-    "export_onnx",
-    "export_torch",
-    "load_classifier",
+    "MODEL_FOLDER", "Classifier", "Explanation", "ImagePreprocessing", "LabelIssues", "ModelInfo", "Prediction",
+    "TablePreprocessing", "TrainingData", "calibrate", "evaluate", "export_onnx", "export_torch", "load_classifier",
     "predict_files",
 ]
+# fmt: on
 __getattr__, __dir__ = lazy_names(__name__, {name: home for home, names in _HOMES.items() for name in names})

@@ -49,6 +49,8 @@ N_NEIGHBORS = 10
 #: Widest features that the Mahalanobis score is fitted on: its matrix has this number squared of entries.
 MAX_MAHALANOBIS = 2048
 OOD_METHODS = ("auto", "mahalanobis", "knn", "prototype", "energy", "softmax")
+#: Share of held-out samples that `predict(X, unknown=...)` still gives a class.
+KNOWN_SHARE = 0.99
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,11 +133,11 @@ class Classifier:
 
     @property
     def device(self) -> torch.device:
-        return self._head_weight.device
+        return next(self.network.head.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._head_weight.dtype
+        return next(self.network.head.parameters()).dtype
 
     @property
     def n_classes(self) -> int:
@@ -144,9 +146,8 @@ class Classifier:
     @property
     def prototypes_(self) -> Floats | None:
         """Unit vectors (K, dim), one for each class, in the space of `transform`; None if the head is linear."""
-        if not isinstance(self.network.head, PrototypeHead):
-            return None
-        return nn.functional.normalize(self._head_weight.detach().cpu().double(), dim=1).numpy()
+        head = self.network.head
+        return unit(head.weight.detach().cpu().numpy()) if isinstance(head, PrototypeHead) else None
 
     # --- From X to outputs -------------------------------------------------------------------------------------------
 
@@ -177,13 +178,14 @@ class Classifier:
                 )
         return outputs
 
-    def array(self, rows: Rows, name: str) -> Floats:
-        """Return one of `outputs` as a float64 array."""
-        return self.outputs(rows, (name,))[name].double().cpu().numpy()
+    def arrays(self, rows: Rows, *names: str) -> list[Floats]:
+        """Return some of `outputs` as float64 arrays."""
+        found = self.outputs(rows, names)
+        return [found[name].double().cpu().numpy() for name in names]
 
     def logits(self, X: Any) -> Floats:
         """Return the logits (n, K), before calibration."""
-        return self.array(self.preprocessing.rows(X), "logits")
+        return self.arrays(self.preprocessing.rows(X), "logits")[0]
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return the embeddings (n, dim) as the encoder gives them: not normalised."""
@@ -191,20 +193,45 @@ class Classifier:
 
     def predict_proba(self, X: Any) -> Floats:
         """Return probabilities (n, K): softmax(logits / temperature + bias), see `Calibration`."""
-        logits = self.logits(X)
+        return self.probabilities(self.logits(X))
+
+    def probabilities(self, logits: Floats) -> Floats:
+        """Return the probabilities (n, K) that belong to logits of this classifier."""
         return self.calibration.probabilities(logits) if len(logits) else logits
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class of each sample, one of `classes_`."""
-        predicted: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+    def predict(self, X: Any, *, unknown: Any = None) -> NDArray[Any]:
+        """Return the most probable class of each sample, one of `classes_`.
+
+        With `unknown`, a value that is not a class, return that value for outliers: samples whose `ood_score` is above
+        that of 99 % of the samples that calibration used.
+        """
+        rows, answers = self.preprocessing.rows(X), self.classes_
+        z, logits = self.arrays(rows, "embedding", "logits")
+        best = self.probabilities(logits).argmax(axis=1)
+        if unknown is not None:
+            best[self._are_outliers(rows, z, logits)] = self.n_classes
+            answers = self._answers_with(unknown)
+        predicted: NDArray[Any] = answers[best]
         return predicted
+
+    def _answers_with(self, unknown: Any) -> NDArray[Any]:
+        """Return `classes_` and one more value, in a type that holds all of them."""
+        if unknown in self.classes_.tolist():
+            raise ValueError(f"unknown must not be one of the classes; got {unknown!r}. Pass another value.")
+        answers = class_array([*self.classes_.tolist(), unknown.item() if isinstance(unknown, np.generic) else unknown])
+        return answers.astype(object) if self.classes_.dtype == object else answers
 
     # --- Calibration and class priors --------------------------------------------------------------------------------
 
     def calibrate(self, X: Any, y: Any) -> Self:
-        """Fit the temperature on labelled samples that were not trained on. It replaces the temperature so far."""
-        logits = self.logits(X)
+        """Fit the temperature on labelled samples that were not trained on, and find the threshold for outliers.
+
+        Both replace those so far.
+        """
+        rows = self.preprocessing.rows(X)
+        (logits,) = self.arrays(rows, "logits")
         self.calibration = self.calibration.fit(logits, codes_of(as_labels(y, logits), self.classes_), how="given")
+        self.set_outlier_threshold(rows)
         return self
 
     def adapt_priors(self, X: Any = None, *, priors: ArrayLike | Mapping[Any, float] | None = None) -> Self:
@@ -219,24 +246,26 @@ class Classifier:
             self.calibration = self.calibration.adapt(self.logits(X))
             return self
         if isinstance(priors, Mapping):
-            shares = np.zeros(self.n_classes)
-            shares[codes_of(class_array([*priors]), self.classes_)] = [*priors.values()]
-            priors = shares
+            codes_of(class_array([*priors]), self.classes_)  # refuses labels that are not classes
+            priors = [priors.get(label, 0.0) for label in self.classes_.tolist()]
         self.calibration = self.calibration.with_priors(priors)
         return self
 
     # --- What the training samples tell ------------------------------------------------------------------------------
 
-    def remember(self, rows: Rows, codes: Codes, *, most_values: int | None = None) -> Self:
+    def remember(
+        self, rows: Rows, codes: Codes, *, fit_on: NDArray[np.bool_] | None = None, most_values: int | None = None
+    ) -> Self:
         """Keep the embeddings of training rows, for `explain`, `label_issues` and `ood_score`.
 
-        With `most_values`, keep only as many rows, spread evenly, as have that many values in all.
+        With `fit_on`, only these rows describe what is not an outlier: all but those held out from training. With
+        `most_values`, keep only as many rows, spread evenly, as have that many values in all.
         """
-        z, mahalanobis = self.array(rows, "embedding"), None
-        features = self._features(rows, z)
+        (z,), mahalanobis = self.arrays(rows, "embedding"), None
+        features, part = self._features(rows, z), slice(None) if fit_on is None else fit_on
         if features.shape[1] <= MAX_MAHALANOBIS:
             with suppress(ValueError):  # the classes do not vary
-                mahalanobis = fit_mahalanobis(features, codes)
+                mahalanobis = fit_mahalanobis(features[part], codes[part])
         kept = np.arange(len(codes))
         if most_values is not None and z.size > most_values:
             kept = np.unique(np.linspace(0, len(z) - 1, max(1, most_values // z.shape[1])).astype(np.int64))
@@ -248,10 +277,9 @@ class Classifier:
         examples = self._examples("explain")
         if not 1 <= n_neighbors <= len(examples.codes):
             raise ValueError(f"n_neighbors must be 1 to the {len(examples.codes)} training samples; got {n_neighbors}.")
-        found = self.outputs(self.preprocessing.rows(X), ("embedding", "logits"))
-        z = unit(found["embedding"].cpu().numpy())
+        z, logits = self.arrays(self.preprocessing.rows(X), "embedding", "logits")
+        z, probabilities = unit(z), self.probabilities(logits)
         places, cosines = nearest(z, examples.embedding, n_neighbors)
-        probabilities = self.calibration.probabilities(found["logits"].double().cpu().numpy())
         return Explanation(
             predicted=self.classes_[probabilities.argmax(axis=1)],
             probability=probabilities,
@@ -295,23 +323,51 @@ class Classifier:
         the tenth nearest training embedding), prototype (cosine distance to the nearest prototype), energy, softmax.
         "auto" is the first of mahalanobis, knn and prototype that this classifier has what it needs for.
         """
+        return self.outlier_scores(self.preprocessing.rows(X), method)
+
+    def outlier_scores(self, rows: Rows, method: str = "auto") -> Floats:
+        """Return `ood_score` of rows that `preprocessing.rows` returned."""
+        return self._outlier_scores(method, rows, *self.arrays(rows, "embedding", "logits"))
+
+    def set_outlier_threshold(self, rows: Rows | None = None, *, scores: Floats | None = None) -> None:
+        """Let `predict(X, unknown=...)` call 1 % of samples like these unknown: rows held out, or scores of such."""
+        if self.outlier_method == "prototype" and self.prototypes_ is None:
+            return  # nothing to compare samples with
+        if rows is not None:
+            scores = self.outlier_scores(rows)
+        assert scores is not None
+        threshold = float(np.quantile(scores, KNOWN_SHARE, method="higher"))
+        update = {"outlier_score": self.outlier_method, "outlier_threshold": threshold}
+        self.calibration = self.calibration.model_copy(update=update)
+
+    def _are_outliers(self, rows: Rows, z: Floats, logits: Floats) -> NDArray[np.bool_]:
+        method, threshold = self.calibration.outlier_score, self.calibration.outlier_threshold
+        if method is None or threshold is None:
+            raise ValueError(
+                "unknown needs a threshold, which calibration finds; this classifier has none. Call calibrate(X, y) "
+                "with samples that were not trained on."
+            )
+        return self._outlier_scores(method, rows, z, logits) > threshold
+
+    @property
+    def outlier_method(self) -> str:
+        """The method of `ood_score` that "auto" stands for."""
+        if self.examples is None:
+            return "prototype"
+        return "knn" if self.examples.mahalanobis is None else "mahalanobis"
+
+    def _outlier_scores(self, method: str, rows: Rows, z: Floats, logits: Floats) -> Floats:
         if method not in OOD_METHODS:
             raise ValueError(f"method must be one of {', '.join(OOD_METHODS)}; got {method!r}.")
-        if method == "auto":
-            method = (
-                "prototype" if self.examples is None else "knn" if self.examples.mahalanobis is None else "mahalanobis"
-            )
-        rows = self.preprocessing.rows(X)
+        method = self.outlier_method if method == "auto" else method
         if method in ("energy", "softmax"):
-            score = energy_score if method == "energy" else max_softmax_score
-            return score(self.array(rows, "logits"), self.calibration.temperature)
-        z = self.array(rows, "embedding")
+            return (energy_score if method == "energy" else max_softmax_score)(logits, self.calibration.temperature)
         if method == "mahalanobis":
             fitted = self._examples("ood_score(method='mahalanobis')").mahalanobis
             if fitted is None:
                 raise ValueError("the training samples of a class do not vary, so mahalanobis has no scale. Use knn.")
             return fitted.score(self._features(rows, z))
-        z[~z.any(axis=1)] = 1.0  # zeros, which an encoder that ends in a ReLU can give, have no direction: any will do
+        z = np.where(z.any(axis=1, keepdims=True), z, 1.0)  # zeros, as a ReLU gives, have no direction: any will do
         if method == "prototype":
             return prototype_distance_score(z, self._class_vectors())
         embedding = self._examples("ood_score(method='knn')").embedding
@@ -336,7 +392,7 @@ class Classifier:
         if again := [label for label in new.tolist() if label in known]:
             raise ValueError(f"add_class is for new classes; {again[0]!r} is known already. Use partial_fit for it.")
         codes = codes_of(labels, new)
-        embedding = self.array(rows, "embedding")
+        (embedding,) = self.arrays(rows, "embedding")
         z = unit(embedding)
         means = unit(_class_sums(z, codes, len(new)))
         if not means.any(axis=1).all():
@@ -385,12 +441,6 @@ class Classifier:
         about = "" if self.about is None else f"{self.about.encoder}, {self.about.method}, "
         return f"Classifier({about}input {shape}, {self.n_classes} classes)"
 
-    @property
-    def _head_weight(self) -> Tensor:
-        weight = self.network.head.weight
-        assert isinstance(weight, Tensor)
-        return weight
-
     def _examples(self, purpose: str) -> Examples:
         if self.examples is None:
             raise ValueError(
@@ -427,9 +477,8 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 def unit(z: NDArray[Any]) -> Floats:
     """Return z / |z| row by row; a row of zeros, which has no direction, stays zero."""
-    z = np.asarray(z, np.float64)
-    length = np.linalg.norm(z, axis=1, keepdims=True)
-    rows: Floats = np.divide(z, length, out=np.zeros_like(z), where=length > 0)
+    length = np.linalg.norm(z.astype(np.float64), axis=1, keepdims=True)
+    rows: Floats = z / np.where(length > 0, length, 1.0)
     return rows
 
 

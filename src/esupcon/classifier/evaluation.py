@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from esupcon._console import Log, count
 from esupcon.classifier.classifier import Classifier
@@ -31,6 +30,8 @@ from esupcon.probability import (
     reliability_bins,
     reliability_diagram,
 )
+from esupcon.probability.calibration import FEW_SAMPLES
+from esupcon.probability.metrics import Record
 
 Part = Literal["auto", "test", "train", "all"]
 CalibrationPart = Literal["auto", "held-out", "train", "test", "all"]
@@ -40,16 +41,12 @@ _FITTED_ON = {
     "test": "a stratified fifth of the test part",
     "all": "all",
 }
-#: With fewer samples a temperature is uncertain, and a message says so.
-FEW_SAMPLES = 100
 #: Image files that are decoded and predicted at a time.
 BATCH = 128
 
 
-class Evaluation(BaseModel):
+class Evaluation(Record):
     """Metrics of a model on a part of a data set; `calibrated` is None if the model is not calibrated."""
-
-    model_config = ConfigDict(frozen=True)
 
     model: str
     data: str
@@ -60,10 +57,8 @@ class Evaluation(BaseModel):
     classes_without_samples: tuple[str, ...]
 
 
-class CalibrationOutcome(BaseModel):
+class CalibrationOutcome(Record):
     """The temperature fitted by `calibrate` and what it changes. `stored` is False if it made probabilities worse."""
-
-    model_config = ConfigDict(frozen=True)
 
     model: str
     data: str
@@ -89,35 +84,27 @@ def evaluate(
     reading: fields of `DataOptions` that differ from how the classifier's training data were read.
     plot: file for the reliability diagram, .png, .svg or .pdf.
     """
-    if part not in get_args(Part):
-        raise ValueError(f"part must be one of {', '.join(get_args(Part))}; got {part!r}.")
-    classifier, dataset, record = _load(model, source, reading, log)
+    _check_part("part", part, get_args(Part))
+    data = _LabelledData.load(model, source, reading, log)
     if part == "auto":
-        part = "test" if record is not None or not dataset.test_drawn else "all"
-    predictions = _predictions(classifier, dataset, record, part)
-    names, calibration = _class_names(classifier), classifier.calibration
-    figures = [measure(predictions, names)]
-    bins = [reliability_bins(predictions.probabilities(), predictions.labels)]
+        part = "test" if data.record is not None or not data.dataset.test_drawn else "all"
+    given, names, calibration = data.predictions(part), data.names, data.classifier.calibration
+    sides = [(given, 1.0)]
     if calibration.how != "none":
-        bias = calibration.temperature * calibration.bias(classifier.n_classes)
-        adjusted = Predictions(predictions.logits + bias, predictions.labels)
-        figures.append(measure(adjusted, names, temperature=calibration.temperature))
-        bins.append(reliability_bins(adjusted.probabilities(calibration.temperature), adjusted.labels))
-    calibrated = figures[1] if len(figures) > 1 else None
+        bias = calibration.temperature * calibration.bias(len(names))
+        sides.append((Predictions(given.logits + bias, given.labels), calibration.temperature))
+    figures = [measure(one, names, temperature=temperature) for one, temperature in sides]
     if plot is not None:
-        reliability_diagram(
-            *bins,
-            interval=figures[0].ece_interval,
-            after_interval=None if calibrated is None else calibrated.ece_interval,
-            path=plot,
-        )
-    present = np.unique(predictions.labels)
+        bins = [reliability_bins(one.probabilities(temperature), one.labels) for one, temperature in sides]
+        after = None if len(figures) == 1 else figures[1].ece_interval
+        reliability_diagram(*bins, interval=figures[0].ece_interval, after_interval=after, path=plot)
+    present = np.unique(given.labels)
     return Evaluation(
         model=str(model_folder(model)),
-        data=dataset.name,
+        data=data.dataset.name,
         part=part,
         uncalibrated=figures[0],
-        calibrated=calibrated,
+        calibrated=figures[1] if len(figures) > 1 else None,
         calibrated_on=calibration.fitted_on,
         classes_without_samples=tuple(name for k, name in enumerate(names) if k not in present),
     )
@@ -140,25 +127,24 @@ def calibrate(
 
     A temperature that makes the log likelihood worse is not stored. One that is stored replaces the one before.
     """
-    if on not in get_args(CalibrationPart):
-        raise ValueError(f"on must be one of {', '.join(get_args(CalibrationPart))}; got {on!r}.")
-    classifier, dataset, record = _load(model, source, reading, log)
+    _check_part("on", on, get_args(CalibrationPart))
+    data = _LabelledData.load(model, source, reading, log)
+    name, classifier = data.dataset.name, data.classifier
     if on == "auto":
-        on = "train" if record is None else "held-out"
-    if on != "all" and len(dataset.y_test) < 2:
+        on = "train" if data.record is None else "held-out"
+    if on != "all" and len(data.dataset.y_test) < 2:
         raise ValueError(f"{source} has no test part to measure on. Pass on=all to fit and measure on everything.")
-    if on == "train" and record is not None:
+    if on == "train" and data.record is not None:
         log("The classifier was trained on these samples, where it is too confident; prefer on=held-out.")
     if on == "all":
         log("The temperature is fitted and measured on the same data: the figures are optimistic.")
-    fitted_on = f"{_FITTED_ON[on]} of {dataset.name}"
-    measured_on = f"{'the rest of ' * (on == 'test')}the test part of {dataset.name}" if on != "all" else fitted_on
-    given = _predictions(classifier, dataset, record, on)
+    fitted_on = f"{_FITTED_ON[on]} of {name}"
+    measured_on = fitted_on if on == "all" else f"{'the rest of ' * (on == 'test')}the test part of {name}"
+    given = data.predictions(on)
     if on == "test":
         figures = paper_calibration(given)
     else:
-        test = given if on == "all" else _predictions(classifier, dataset, record, "test")
-        figures = held_out_calibration(given, test)
+        figures = held_out_calibration(given, given if on == "all" else data.predictions("test"))
     if figures.n_calibration < FEW_SAMPLES:
         n = count(figures.n_calibration, "sample")
         log(f"The temperature was fitted on {n} only and is uncertain; {FEW_SAMPLES} or more are better.")
@@ -173,6 +159,8 @@ def calibrate(
         how = "held-out" if on == "held-out" else "given"
         fitted = {"temperature": figures.temperature, "how": how, "n": figures.n_calibration}
         classifier.calibration = replaced.model_copy(update=fitted)
+        if on != "train" or data.record is None:  # samples that were trained on are no measure of outliers
+            classifier.set_outlier_threshold(data.part(on)[0])
         classifier.save(model_folder(model), overwrite=True)
     else:
         log(
@@ -181,7 +169,7 @@ def calibrate(
         )
     return CalibrationOutcome(
         model=str(model_folder(model)),
-        data=dataset.name,
+        data=name,
         fitted_on=fitted_on,
         measured_on=measured_on,
         figures=figures,
@@ -189,27 +177,70 @@ def calibrate(
     )
 
 
-# --- Labelled data in the form of a classifier -----------------------------------------------------------------------
+def _check_part(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
 
 
-def _load(
-    model: str | os.PathLike[str], source: str | os.PathLike[str], reading: Mapping[str, Any] | None, log: Log
-) -> tuple[Classifier, Dataset, TrainingData | None]:
-    """Return a classifier, the source at its image size, and how training divided it, if these are its training data.
+@dataclass(frozen=True)
+class _LabelledData:
+    """A classifier, a source at its image size, and how training divided it, if these are its training data."""
 
-    The model decides how data are divided and never where they are read: paths come from the caller only.
-    """
-    classifier = load_classifier(model)
-    form = _image_form(classifier, model)
-    fields: dict[str, Any] = {}
-    record = None if classifier.about is None else classifier.about.data
-    if record is not None:
-        fields = {"split_seed": record.split_seed, "test_fraction": record.test_fraction}
-        if record.name == os.fspath(source):  # n_per_class is the protocol of one named set
-            fields["n_per_class"] = record.n_per_class
-    fields |= {**(reading or {}), "image_size": form.image_size, "channels": form.channels}
-    dataset = load(source, DataOptions(**fields), log=log)
-    return classifier, dataset, record if record and record.fingerprint == dataset.fingerprint else None
+    classifier: Classifier
+    dataset: Dataset
+    record: TrainingData | None
+
+    @classmethod
+    def load(
+        cls, model: str | os.PathLike[str], source: str | os.PathLike[str], reading: Mapping[str, Any] | None, log: Log
+    ) -> _LabelledData:
+        """Load both. The model decides how data are divided and never where they are read: the caller names them."""
+        classifier = load_classifier(model)
+        form = _image_form(classifier, model)
+        record = None if classifier.about is None else classifier.about.data
+        fields: dict[str, Any] = {}
+        if record is not None:
+            fields = {"split_seed": record.split_seed, "test_fraction": record.test_fraction}
+            if record.name == os.fspath(source):  # n_per_class is the protocol of one named set
+                fields["n_per_class"] = record.n_per_class
+        fields |= {**(reading or {}), "image_size": form.image_size, "channels": form.channels}
+        dataset = load(source, DataOptions(**fields), log=log)
+        return cls(classifier, dataset, record if record and record.fingerprint == dataset.fingerprint else None)
+
+    @property
+    def names(self) -> list[str]:
+        return _class_names(self.classifier)
+
+    def predictions(self, part: str) -> Predictions:
+        """Return logits of a part, and labels as the classifier numbers its classes, matched by name."""
+        (x, labels), classes, place = self.part(part), self.dataset.classes, {n: k for k, n in enumerate(self.names)}
+        if not len(labels):
+            raise ValueError(f"the {part} part of {self.dataset.name} holds no samples. Pass another part.")
+        unknown = [classes[k] for k in np.unique(labels) if classes[k] not in place]
+        if unknown:
+            raise ValueError(
+                f"the classifier does not know {count(len(unknown), 'class')} of {self.dataset.name}, first "
+                f"{unknown[0]!r}; it knows {', '.join(map(repr, [*place][:5]))}{', ...' if len(place) > 5 else ''}. "
+                "Rename or remove them: classes are matched by name."
+            )
+        column = np.array([place.get(name, -1) for name in classes], np.int64)
+        return Predictions(self.classifier.arrays(x, "logits")[0], column[labels])
+
+    def part(self, part: str) -> tuple[Rows, NDArray[np.int64]]:
+        """Return a part of the data; the held-out one is drawn again as the model records it, wrong labels included."""
+        dataset, record = self.dataset, self.record
+        if part == "all":
+            x = np.concatenate([np.asarray(dataset.x_train), np.asarray(dataset.x_test)])
+            return x, np.concatenate([dataset.y_train, dataset.y_test])
+        if part != "held-out":
+            return (dataset.x_test, dataset.y_test) if part == "test" else (dataset.x_train, dataset.y_train)
+        if record is None or not record.validation_fraction:
+            reason = f"was not trained on {dataset.name}" if record is None else "was trained with nothing held out"
+            remedy = "on=train" if record is None else "on=test, or train with validation_fraction=0.1"
+            raise ValueError(f"the classifier {reason}, so it has no held-out part of it. Use {remedy}.")
+        drawn = record.model_dump(include={"n_train", "imbalance_rate", "noise_rate", "noise_kind", "seed"})
+        prepared = prepare(dataset, Scenario(**drawn), record.validation_fraction, record.seed)
+        return take_rows(dataset.x_train, prepared.held), prepared.y_held
 
 
 def _image_form(classifier: Classifier, model: object) -> ImagePreprocessing:
@@ -220,47 +251,8 @@ def _image_form(classifier: Classifier, model: object) -> ImagePreprocessing:
     return classifier.preprocessing
 
 
-def _predictions(classifier: Classifier, dataset: Dataset, record: TrainingData | None, part: str) -> Predictions:
-    """Return logits of a part, and labels as the classifier numbers its classes, matched by name."""
-    x, labels = _part(dataset, record, part)
-    if not len(labels):
-        raise ValueError(f"the {part} part of {dataset.name} holds no samples. Pass another part.")
-    place = {name: k for k, name in enumerate(_class_names(classifier))}
-    unknown = [dataset.classes[k] for k in np.unique(labels) if dataset.classes[k] not in place]
-    if unknown:
-        raise ValueError(
-            f"the classifier does not know {count(len(unknown), 'class')} of {dataset.name}, first "
-            f"{unknown[0]!r}; it knows {', '.join(map(repr, [*place][:5]))}{', ...' if len(place) > 5 else ''}. "
-            "Rename or remove them: classes are matched by name."
-        )
-    column = np.array([place.get(name, -1) for name in dataset.classes], np.int64)
-    return Predictions(classifier.array(x, "logits"), column[labels])
-
-
-def _part(dataset: Dataset, record: TrainingData | None, part: str) -> tuple[Rows, NDArray[np.int64]]:
-    """Return a part of a data set; the held-out one is drawn again as the model records it, wrong labels included."""
-    if part == "all":
-        x = np.concatenate([np.asarray(dataset.x_train), np.asarray(dataset.x_test)])
-        return x, np.concatenate([dataset.y_train, dataset.y_test])
-    if part != "held-out":
-        return (dataset.x_test, dataset.y_test) if part == "test" else (dataset.x_train, dataset.y_train)
-    if record is None or not record.validation_fraction:
-        reason = f"was not trained on {dataset.name}" if record is None else "was trained with nothing held out"
-        remedy = "on=train" if record is None else "on=test, or train with validation_fraction=0.1"
-        raise ValueError(f"the classifier {reason}, so it has no held-out part of it. Use {remedy}.")
-    scenario = Scenario(
-        n_train=record.n_train,
-        imbalance_rate=record.imbalance_rate,
-        noise_rate=record.noise_rate,
-        noise_kind=record.noise_kind,
-        seed=record.scenario_seed,
-    )
-    prepared = prepare(dataset, scenario, record.validation_fraction, record.validation_seed)
-    return take_rows(dataset.x_train, prepared.held), prepared.y_held
-
-
-def _class_names(classifier: Classifier) -> tuple[str, ...]:
-    return tuple(str(label) for label in classifier.classes_.tolist())
+def _class_names(classifier: Classifier) -> list[str]:
+    return [str(label) for label in classifier.classes_.tolist()]
 
 
 # --- Image files -----------------------------------------------------------------------------------------------------
@@ -296,9 +288,7 @@ def predict_files(
         for batch in load_images(files, form.image_size, form.channels, batch_size=BATCH, workers=workers):
             for path, reason in batch.skipped:
                 unreadable(str(path), reason)
-            if not batch.paths:
-                continue
-            probabilities = classifier.calibration.probabilities(classifier.array(batch.images, "logits"))
+            probabilities = classifier.probabilities(classifier.arrays(batch.images, "logits")[0])
             for path, row in zip(batch.paths, probabilities, strict=True):
                 best = np.argsort(-row, kind="stable")[:top_k]  # stable: among equals the first class, as with argmax
                 yield Prediction(path, tuple((names[k], float(row[k])) for k in best))

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import esupcon
 from esupcon._io import write_bytes
 from esupcon.classifier.classifier import Classifier
-from esupcon.classifier.preprocessing import Rows, TablePreprocessing
+from esupcon.classifier.preprocessing import Rows, TablePreprocessing, decode_images
 from esupcon.models import Network
 
 #: The oldest opset that the exporter writes without conversion, and so the one that most runtimes read.
@@ -95,9 +95,7 @@ def _export(
     if target.suffix != ending:
         raise ValueError(f"the file's name must end in {ending}; got {target.name!r}. Pass {target.stem + ending!r}.")
     if target.is_dir() or not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"{target} must be a file in an existing folder. Pass another name, or create the folder."
-        )
+        raise FileNotFoundError(f"{target} must be a file in an existing folder. Choose another, or create the folder.")
     inputs = trial_inputs(classifier, samples)
     content, run = build()
     difference = None if run is None else _compare(classifier, run, inputs)
@@ -172,34 +170,23 @@ def _onnx(classifier: Classifier, opset: int) -> tuple[bytes, Run | None]:
 
 
 def _onnx_bytes(classifier: Classifier, input_name: str, opset: int) -> bytes:
-    graph = _graph(classifier)
+    graph, names = _graph(classifier), {"input_names": [input_name], "output_names": list(OUTPUTS)}
     # Fails for operations that ONNX does not have, and for 2 GB or more.
     with _quiet_or_refused(classifier, "cannot be written as ONNX", "Export to torch instead."):
-        program = torch.onnx.export(
-            graph,
-            (),
-            input_names=[input_name],
-            output_names=list(OUTPUTS),
-            opset_version=opset,
-            dynamo=True,
-            verbose=False,
-        )
-        assert program is not None
-        model: Any = program.model_proto
+        program: Any = torch.onnx.export(graph, (), **names, opset_version=opset, dynamo=True, verbose=False)  # type: ignore[arg-type]
+        model = program.model_proto
         written = {one.domain: one.version for one in model.opset_import}.get("")
         if written != opset:
             raise ValueError(f"opset {opset} cannot express it, {written} can")
         # Replace the exporter's metadata, which hold paths of this machine, and name the size of the batch.
-        graph_parts = (*model.graph.input, *model.graph.output, *model.graph.value_info)
-        for part in (model, model.graph, *model.graph.node, *model.graph.initializer, *graph_parts):
+        values = (*model.graph.input, *model.graph.output, *model.graph.value_info)
+        for part in (model, model.graph, *model.graph.node, *model.graph.initializer, *values):
             del part.metadata_props[:]
         for node in model.graph.node:
             node.doc_string = ""
         symbol = model.graph.input[0].type.tensor_type.shape.dim[0].dim_param
-        for part in graph_parts:
-            for side in part.type.tensor_type.shape.dim:
-                if side.dim_param == symbol:
-                    side.dim_param = "batch"
+        for side in (side for value in values for side in value.type.tensor_type.shape.dim):
+            side.dim_param = "batch" if side.dim_param == symbol else side.dim_param
         for key, value in _metadata(classifier).items():
             model.metadata_props.add(key=key, value=value)
         content: bytes = model.SerializeToString(deterministic=True)
@@ -255,37 +242,32 @@ def trial_inputs(classifier: Classifier, samples: Any = None) -> Rows:
         # Rounded to float32, the file's input: the check is of the file, not of that rounding.
         made: Rows = (centre + rng.standard_normal((16, len(centre))) * scale).astype(np.float32).astype(np.float64)
     else:
-        noise = rng.integers(0, 256, (8, *given.input_shape), dtype=np.uint8)
+        noise = rng.integers(0, 256, (12, *given.input_shape), dtype=np.uint8)
         extremes = [np.full((1, *given.input_shape), level, np.uint8) for level in (0, 255)]
-        pictures = []
-        for photograph in load_sample_images().images:
-            whole = Image.fromarray(photograph)
-            width, height = whole.size
-            boxes = [(0, 0, width, height), (0, 0, width // 3, height // 3), (width // 3, height // 3, width, height)]
-            pictures += [whole.crop(box) for box in boxes]
-        made = np.concatenate([noise, *extremes, given.model_copy(update={"low": 0.0, "high": 255.0}).rows(pictures)])
+        photographs = [Image.fromarray(pixels) for pixels in load_sample_images().images]
+        made = np.concatenate([noise, *extremes, decode_images(photographs, given.image_size, given.channels)])
     return made if samples is None else np.concatenate([made, given.rows(samples)])
 
 
 def _compare(classifier: Classifier, run: Run, rows: Rows) -> float:
     """Return the largest difference between file and classifier; raise ValueError if it is above `TOLERANCE`."""
-    outputs = classifier.outputs(rows, ("logits", "embedding"))
-    probabilities = classifier.calibration.probabilities(outputs["logits"].double().cpu().numpy())
-    embedding = outputs["embedding"].float().cpu().numpy()
+    logits, embedding = classifier.arrays(rows, "logits", "embedding")
     dtype = np.float32 if isinstance(classifier.preprocessing, TablePreprocessing) else np.uint8
     # One row alone, then as many together as bounded memory allows.
     size = max(1, min(7, 2**22 // math.prod(classifier.preprocessing.input_shape)))
     parts = [slice(0, 1), *(slice(start, start + size) for start in range(1, len(rows), size))]
     found = [run(np.ascontiguousarray(rows[part], dtype=dtype)) for part in parts]
     largest = 0.0
-    for name, expected, got in zip(OUTPUTS, (probabilities, embedding), zip(*found, strict=True), strict=True):
+    for name, expected, got in zip(
+        OUTPUTS, (classifier.probabilities(logits), embedding), zip(*found, strict=True), strict=True
+    ):
         scale = max(1.0, float(np.abs(expected).max()))
         difference = float(np.abs(expected - np.concatenate(got)).max()) / scale
         if not difference <= TOLERANCE:  # NaN differs too
             raise ValueError(
                 f"the exported graph differs from the classifier by {difference:.2g} in {name}, more than "
-                f"{TOLERANCE:g}. No file was written. Causes are temperatures far below 0.1, features with a tiny "
-                "deviation beside their mean, and encoders that draw random numbers. Try the other format."
+                f"{TOLERANCE:g}. No file was written. Causes: temperatures far below 0.1, features with a tiny "
+                "deviation beside their mean, encoders that draw random numbers. Try the other format."
             )
         largest = max(largest, difference)
     return largest

@@ -14,7 +14,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -22,18 +22,7 @@ from typing import Annotated, Any, Literal, Self
 import jinja2
 import numpy as np
 import torch
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StringConstraints,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, JsonValue, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
@@ -53,17 +42,23 @@ from esupcon._io import (
 from esupcon.classifier import MODEL_FOLDER
 from esupcon.classifier.classifier import Classifier, Examples
 from esupcon.classifier.preprocessing import ImagePreprocessing, TablePreprocessing, Text
+from esupcon.data.scenarios import NoiseKind
 from esupcon.heads import PrototypeHead
 from esupcon.methods import METHODS
 from esupcon.models import Network, ProjectionHead, build_encoder, resolve_encoder
 from esupcon.models.encoders import CustomEncoder, embedding_dim
 from esupcon.models.network import build_head, build_projector
 from esupcon.probability import Calibration, Mahalanobis
+from esupcon.probability.metrics import Record
 
 CONFIG, WEIGHTS, EXAMPLES, CARD = "config.json", "model.safetensors", "examples.safetensors", "README.md"
+FILES = (CONFIG, WEIGHTS, EXAMPLES, CARD)
 #: The encoder of a model that was trained with a module of the user's, which must be passed again to load it.
 CUSTOM = "custom"
-SCHEMA = 2
+SCHEMA = 3
+#: Lists and objects inside each other in a config.
+MAX_NESTING = 8
+VERSIONS = {"esupcon": esupcon.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
 #: Rows of a table on the model card; the config has the rest.
 MAX_CARD_ROWS = 100
 #: Bytes of memory per byte of a file: for parsed JSON, and for tensors beside the file that they are copied from.
@@ -74,24 +69,20 @@ _RESTORE = "Copy the folder again from where it was saved"
 
 # --- The config ------------------------------------------------------------------------------------------------------
 
-Label = StrictBool | StrictInt | StrictFloat | Annotated[str, Field(max_length=2**16)]
+Label = bool | int | float | Annotated[str, Field(max_length=2**16)]  # of an exact type: none is converted
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**63)]
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class TrainingData(_Record):
+class TrainingData(Record):
     """How the training data were divided, so that the held-out part can be drawn again from the same data.
 
     Nothing here says where the data are: whoever evaluates a model names the data.
     """
 
-    name: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^/\\\\\x00]*$")]  # not a path
+    name: Annotated[str, Field(max_length=200, pattern=r"^[^/\\\\\x00]*$")]  # not a path
     fingerprint: Digest
     split_seed: Seed = 0
     test_fraction: Fraction = 0.2
@@ -99,37 +90,32 @@ class TrainingData(_Record):
     n_train: Positive | None = None
     imbalance_rate: Fraction | None = None
     noise_rate: Fraction | None = None
-    noise_kind: Literal["shuffle", "symmetric", "pair"] = "shuffle"
-    scenario_seed: Seed = 0
+    noise_kind: NoiseKind = "shuffle"
     validation_fraction: Fraction = 0.0
-    validation_seed: Seed = 0
+    seed: Seed = 0
 
 
-class ModelInfo(_Record):
+class ModelInfo(Record):
     """Where a model comes from. `encoder` is a name that `build_encoder` knows, or "custom".
 
     `parameters` are those of the `ContrastiveClassifier` that was saved, `history` its epochs.
     """
 
-    encoder: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    encoder: Annotated[str, Field(min_length=1, max_length=200)]
     method: Text
-    settings: dict[Text, JsonValue] = {}
+    settings: dict[Text, JsonValue] = Field(default_factory=dict)
     data: TrainingData | None = None
-    metrics: dict[Text, JsonValue] = {}
-    versions: dict[Text, Text] = {
-        "esupcon": esupcon.__version__,
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-    }
+    metrics: dict[Text, JsonValue] = Field(default_factory=dict)
+    versions: dict[Text, Text] = VERSIONS
     created: datetime = Field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
     parameters: dict[Text, JsonValue] | None = None
     history: tuple[dict[Text, JsonValue], ...] = ()
 
 
-class ModelConfig(_Record):
+class ModelConfig(Record):
     """Everything about a saved model but its tensors. Class labels keep their type; `files` are SHA-256 digests."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     classes: Annotated[tuple[Label, ...], Field(min_length=2, max_length=2**20)]
     head: Literal["linear", "prototype"]
     temperature: Annotated[float, Field(gt=0)]
@@ -153,6 +139,15 @@ class ModelConfig(_Record):
         return self
 
 
+def _check_nesting(value: JsonValue, left: int = MAX_NESTING) -> None:
+    """Raise ValueError if lists and objects are nested deeper than our own ever are."""
+    if isinstance(value, dict | list):
+        if not left:
+            raise ValueError(f"lists and objects are nested more than {MAX_NESTING} deep")
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_nesting(part, left - 1)
+
+
 # --- Saving ----------------------------------------------------------------------------------------------------------
 
 
@@ -166,15 +161,20 @@ def save_classifier(
     """
     target = Path(path).resolve()
     _check_replaceable(target, overwrite)
-    contents = {WEIGHTS: save(_state(classifier.network))}
-    if examples and classifier.examples is not None:
-        contents[EXAMPLES] = save(_example_tensors(classifier.examples))
-    config = _config(classifier, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()})
+    tensors = _state(classifier.network)
+    contents = {WEIGHTS: save(tensors)}
+    if examples and (known := classifier.examples) is not None:
+        arrays: dict[str, Any] = {"embedding": known.embedding, "codes": known.codes, "rows": known.rows}
+        if known.mahalanobis is not None:
+            arrays |= {"means": known.mahalanobis.means, "whitening": known.mahalanobis.whitening}
+        contents[EXAMPLES] = save({name: torch.tensor(value) for name, value in arrays.items()})
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    config = _config(classifier, tensors, digests)
     target.parent.mkdir(parents=True, exist_ok=True)
     mark = f".{target.name}.{uuid.uuid4().hex[:8]}"
     new, old = target.with_name(f"{mark}.new"), target.with_name(f"{mark}.old")
     try:
-        OwnedFolder(new, (CONFIG, WEIGHTS, EXAMPLES, CARD)).claim()
+        OwnedFolder(new, FILES).claim()
         for name, content in {**contents, CARD: model_card(config).encode()}.items():
             write_bytes(new / name, content)
         write_sealed_json(new / CONFIG, config.model_dump(mode="json"))
@@ -193,7 +193,7 @@ def save_classifier(
     return target
 
 
-def _config(classifier: Classifier, files: dict[str, str]) -> ModelConfig:
+def _config(classifier: Classifier, tensors: Mapping[str, Tensor], files: dict[Any, str]) -> ModelConfig:
     """Return the config of a classifier; raise ValueError if it would not describe its network."""
     head, projector = classifier.network.head, classifier.network.projector
     if classifier.about is None:
@@ -209,16 +209,15 @@ def _config(classifier: Classifier, files: dict[str, str]) -> ModelConfig:
             preprocessing=classifier.preprocessing,
             calibration=classifier.calibration,
             about=classifier.about.model_copy(update={"encoder": encoder}),
-            files=files,  # type: ignore[arg-type]  # names that are checked here
+            files=files,
         )
     except ValidationError as error:
         raise ValueError(
             f"this classifier cannot be saved: {first_error(error)}. Class labels must be text, numbers or booleans."
         ) from error
-    if encoder != CUSTOM:
-        tensors = classifier.network.state_dict()
-        if difference := _difference(tensors, _architecture(config, None, tensors)):
-            raise ValueError(f"the network is not what encoder {encoder!r} builds: {difference}. Set about.encoder.")
+    _check_nesting(config.model_dump(mode="json"))
+    if encoder != CUSTOM and (difference := _difference(tensors, _architecture(config, None, tensors))):
+        raise ValueError(f"the network is not what encoder {encoder!r} builds: {difference}. Set about.encoder.")
     return config
 
 
@@ -237,22 +236,15 @@ def _stored_type(value: Tensor) -> torch.dtype:
     return torch.float32 if value.is_floating_point() else value.dtype
 
 
-def _example_tensors(examples: Examples) -> dict[str, Tensor]:
-    arrays: dict[str, Any] = {"embedding": examples.embedding, "codes": examples.codes, "rows": examples.rows}
-    if examples.mahalanobis is not None:
-        arrays |= {"means": examples.mahalanobis.means, "whitening": examples.mahalanobis.whitening}
-    return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
-
-
 def _check_replaceable(target: Path, overwrite: bool) -> None:
     if target.is_file():
         raise FileExistsError(f"a model is saved to a folder; {target} is a file. Choose another name.")
-    present = {path.name for path in target.iterdir()} if target.exists() else set()
-    others = sorted(present - {WEIGHTS, CONFIG, EXAMPLES, CARD, OWNED})
+    present = sorted(path.name for path in target.iterdir()) if target.exists() else []
+    others = [name for name in present if name not in (*FILES, OWNED)]
     if others or (present and not _is_model(target)):
+        names = ", ".join(one_line(name) for name in (others or present)[:5])
         raise FileExistsError(
-            f"{target} holds files that are not a model of esupcon "
-            f"({', '.join(one_line(name) for name in (others or sorted(present))[:5])}), which would be lost. "
+            f"{target} holds files that are not a model of esupcon ({names}), which would be lost. "
             "Choose another folder."
         )
     if present and not overwrite:
@@ -298,7 +290,7 @@ def load_classifier(path: str | os.PathLike[str], *, encoder: nn.Module | None =
         raise ValueError(f"{folder} names its encoder, {config.about.encoder!r}. Load it without encoder=.")
     try:
         network = _read_network(folder, config, encoder)
-        examples = _read_examples(folder, config, network)
+        examples = _read_examples(folder, config, embedding_dim(network.encoder))
     except (ValueError, SafetensorError) as error:
         remedy = f". {_RESTORE}." if isinstance(error, SafetensorError) else ""
         raise ValueError(f"{folder} cannot be loaded: {one_line(error)}{remedy}") from error
@@ -345,9 +337,11 @@ def _read_config(folder: Path) -> ModelConfig:
             f"{file} has schema {version!r:.40}; expected {SCHEMA}. Load it with the esupcon that wrote it."
         )
     try:
+        _check_nesting(values)
         return ModelConfig.model_validate(values)
-    except ValidationError as error:
-        raise ValueError(f"{file} is not valid: {first_error(error)}. {_RESTORE}.") from error
+    except ValueError as error:
+        reason = first_error(error) if isinstance(error, ValidationError) else error
+        raise ValueError(f"{file} is not valid: {reason}. {_RESTORE}.") from error
 
 
 def _read_tensors(folder: Path, name: str, config: ModelConfig) -> dict[str, Tensor]:
@@ -383,19 +377,16 @@ def _read_network(folder: Path, config: ModelConfig, encoder: nn.Module | None) 
 
 def _architecture(config: ModelConfig, encoder: nn.Module | None, stored: Mapping[str, Tensor]) -> Network:
     """Return the network that the config describes. Memory is allocated only for what the stored tensors confirm."""
-    name, shape, n_classes = config.about.encoder, config.preprocessing.input_shape, len(config.classes)
+    name, n_classes = config.about.encoder, len(config.classes)
     with torch.random.fork_rng(devices=[]):  # building a network must not advance the user's random state
-        if encoder is not None or name.startswith("timm:"):
-            built = build_encoder(name if encoder is None else encoder, input_shape=shape)
-        else:
-            with _without_values():
-                built = build_encoder(name, input_shape=shape)
+        # A module of a library may compute values while it is built; ours only need their shapes.
+        with nullcontext() if encoder is not None or name.startswith("timm:") else _without_values():
+            spec = name if encoder is None else encoder
+            built = build_encoder(spec, input_shape=config.preprocessing.input_shape, pretrained=False)
         expected = (n_classes, embedding_dim(built))
         found = tuple(stored["head.weight"].shape) if "head.weight" in stored else "none"
         if found != expected:
-            raise ValueError(
-                f"{n_classes} classes on encoder {name!r} need a head.weight of shape {expected}; found {found}"
-            )
+            raise ValueError(f"{n_classes} classes on {name!r} need a head.weight of shape {expected}; found {found}")
         head = build_head(config.head, dim=expected[1], n_classes=n_classes, temperature=config.temperature)
         with _without_values():
             projector = build_projector(dim=expected[1], projection_dim=config.projection_dim)
@@ -417,16 +408,16 @@ def _without_values() -> Iterator[None]:
 
 
 def _difference(found: Mapping[str, Tensor], network: Network) -> str:
-    """Return the first tensor that is missing, unexpected or of another form; empty if all agree."""
+    """Return the first stored tensor that is missing, unexpected or of another form; empty if all agree."""
     expected = network.state_dict()
     for name in sorted({*found, *expected}):
         if name not in found:
             return f"{name} is missing"
         if name not in expected:
             return f"unexpected tensor {one_line(name):.100}"
-        forms = [(tuple(one[name].shape), _stored_type(one[name])) for one in (expected, found)]
-        if forms[0] != forms[1]:
-            return f"{name} should be {forms[0]} and is {forms[1]}"
+        wanted = (tuple(expected[name].shape), _stored_type(expected[name]))
+        if (form := (tuple(found[name].shape), found[name].dtype)) != wanted:
+            return f"{name} should be {wanted} and is {form}"
     return ""
 
 
@@ -438,27 +429,21 @@ def _check_finite(tensors: Mapping[str, Tensor], network: Network) -> None:
             raise ValueError(f"{name} holds NaN or infinity: training has diverged. Lower the learning rate.")
 
 
-def _read_examples(folder: Path, config: ModelConfig, network: Network) -> Examples | None:
+def _read_examples(folder: Path, config: ModelConfig, dim: int) -> Examples | None:
     if EXAMPLES not in config.files:
         return None
     arrays = {name: value.numpy() for name, value in _read_tensors(folder, EXAMPLES, config).items()}
-    assert isinstance(network.head.weight, Tensor)
-    dim = network.head.weight.shape[1]
-    table = isinstance(config.preprocessing, TablePreprocessing)
-    width = dim + (len(config.preprocessing.mean) if table else 0)
+    width = dim + (len(config.preprocessing.mean) if isinstance(config.preprocessing, TablePreprocessing) else 0)
     n, n_means = (len(arrays.get(name, ())) for name in ("embedding", "means"))
     expected: dict[str, tuple[type, tuple[int, ...]]] = {
         "embedding": (np.float32, (n, dim)),
         "codes": (np.int64, (n,)),
         "rows": (np.int64, (n,)),
-        "means": (np.float64, (n_means, width)),
-        "whitening": (np.float64, (width, width)),
     }
-    if "means" not in arrays:
-        del expected["means"], expected["whitening"]
-    found = {name: (array.dtype.type, array.shape) for name, array in arrays.items()}
+    if "means" in arrays:
+        expected |= {"means": (np.float64, (n_means, width)), "whitening": (np.float64, (width, width))}
     if (
-        found != expected
+        {name: (array.dtype.type, array.shape) for name, array in arrays.items()} != expected
         or n == 0
         or not all(np.isfinite(array).all() for array in arrays.values())
         or min(arrays["codes"].min(), arrays["rows"].min()) < 0

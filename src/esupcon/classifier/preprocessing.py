@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, StringConstraints, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, StringConstraints, model_validator
 from sklearn.utils import assert_all_finite, check_array
 from torch import Tensor, nn
 
 from esupcon.data import load_images
 from esupcon.data.decode import DecodeSpec, picture_pixels
+from esupcon.probability.metrics import Record
 
 #: Side of the squares that image files are decoded to by default: small enough to train on a CPU.
 DEFAULT_SIDE = 32
@@ -36,18 +37,14 @@ Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ImagePreprocessing(_Stored):
+class ImagePreprocessing(Record):
     """Images of one size. Values from `low` to `high` become bytes x; the tensor is (x / 255 - mean) / std."""
 
     kind: Literal["image"] = "image"
     channels: Literal[1, 3]
     image_size: tuple[Side, Side]
-    mean: Annotated[tuple[float, ...], Field(min_length=1, max_length=3)]
-    std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=3)]
+    mean: tuple[float, ...]
+    std: tuple[PositiveFloat, ...]
     low: float = 0.0
     high: float = 255.0
 
@@ -62,26 +59,20 @@ class ImagePreprocessing(_Stored):
     @classmethod
     def fit(cls, X: Any, image_size: int | tuple[int, int] | None = None) -> tuple[Self, NDArray[np.uint8]]:
         """Learn size, range and channel statistics from training images; return them with the images as rows."""
+        size = (image_size, image_size) if isinstance(image_size, int) else image_size
         low, high = 0.0, 255.0
         if is_files(X):
-            shape: tuple[int, ...] = (3, *_sides(DEFAULT_SIDE if image_size is None else image_size))
+            shape: tuple[int, ...] = (3, *(size or (DEFAULT_SIDE, DEFAULT_SIDE)))
         else:
             images = channels_first(_array(X))
             if 0 in images.shape:
-                raise ValueError(
-                    f"Found array with 0 sample(s) (shape={images.shape}) while a minimum of 1 is required."
-                )
-            if image_size is not None and _sides(image_size) != images.shape[2:]:
-                raise ValueError(
-                    f"image_size is for lists of files; X is an array of {images.shape[2]}x{images.shape[3]} pixels. "
-                    "Resize the array first, or pass image_size=None."
-                )
+                raise ValueError(f"Found array with 0 sample(s) (shape={images.shape}); pass at least one image.")
+            if size not in (None, images.shape[2:]):
+                raise ValueError(f"image_size is for lists of files; X is {_size(images.shape[1:])}. Resize X itself.")
             shape, (low, high) = images.shape[1:], _value_range(images)
-        channels, *size = shape
-        ones = (1.0,) * channels
-        unfitted = cls.model_validate(
-            {"channels": channels, "image_size": size, "mean": ones, "std": ones, "low": low, "high": high}
-        )
+        unknown = (1.0,) * shape[0]
+        fields = {"channels": shape[0], "image_size": shape[1:], "low": low, "high": high}
+        unfitted = cls.model_validate({**fields, "mean": unknown, "std": unknown})
         rows = unfitted.rows(X)
         mean, std = channel_statistics(rows)
         return unfitted.model_copy(update={"mean": mean, "std": std}), rows
@@ -94,15 +85,12 @@ class ImagePreprocessing(_Stored):
         """Return X (an array, a tensor, paths of files or PIL images) as uint8 (n, C, H, W), or raise ValueError."""
         if is_files(X):
             if (self.low, self.high) not in STANDARD_RANGES:
-                raise ValueError(
-                    f"this classifier was trained on arrays with values from {self.low:g} to {self.high:g}, which "
-                    "image files do not have. Pass arrays scaled as in training."
-                )
-            return _decode(X, self.image_size, self.channels)
+                raise ValueError(f"{self._expected}, which image files do not have. Pass arrays scaled as in training.")
+            return decode_images(list(X), self.image_size, self.channels)
         given = _array(X)
         if given.shape == self.image_size or given.shape == (*self.image_size, 3) != (3, *self.image_size):
             raise ValueError(f"X must hold images; got one image of shape {given.shape}. Pass X[None].")
-        images = given if given.ndim == 4 and given.shape[1:] == self.input_shape else channels_first(given)
+        images = given if given.shape[1:] == self.input_shape else channels_first(given)
         if images.shape[1:] != self.input_shape:
             raise ValueError(
                 f"X has images of {_size(images.shape[1:])}; this classifier takes {_size(self.input_shape)}. "
@@ -121,40 +109,42 @@ class ImagePreprocessing(_Stored):
         """Return the steps of `tensor` as a module for exported graphs: uint8 (n, C, H, W) in."""
         return _Affine(255 * torch.tensor(self.mean).view(-1, 1, 1), 255 * torch.tensor(self.std).view(-1, 1, 1))
 
+    @property
+    def _expected(self) -> str:
+        return f"this classifier was trained on images with values from {self.low:g} to {self.high:g}"
+
     def _as_bytes(self, images: Rows) -> NDArray[np.uint8]:
-        if images.dtype == np.uint8 and (self.low, self.high) == (0.0, 255.0):
-            return images
-        if not len(images):
-            return images.astype(np.uint8)
+        if not len(images) or (images.dtype == np.uint8 and (self.low, self.high) == (0.0, 255.0)):
+            return images.astype(np.uint8, copy=False)
         low, high = float(images.min()) + 0.0, float(images.max()) + 0.0  # + 0.0: no "-0" in messages
         width = (self.high - self.low) or 1.0
+        beyond = max(self.low - low, high - self.high)
         half_step = width / 510  # rounded to the nearest byte, smaller differences vanish
-        expected = f"this classifier was trained on images with values from {self.low:g} to {self.high:g}"
-        found = f"X has values from {low:g} to {high:g} ({images.dtype})"
         # A range that was learnt from the values themselves need not hold all later ones; 0 to 1 and 0 to 255 do.
         margin = half_step if (self.low, self.high) in STANDARD_RANGES else width / 2
         fractions = self.low == 0 and self.high >= 8 and images.dtype != np.uint8 and low >= 0 and 0 < high <= 1
-        if fractions or low < self.low - margin or high > self.high + margin:
-            remedy = ", or clip it"
-            if fractions or (images.dtype == np.uint8 and self.low == 0):
-                remedy = f": X * {self.high:g}" if fractions else f": X / {255 / self.high:g}"
-            raise ValueError(f"{expected}; {found}. Scale X as in training{remedy}.")
-        if low < self.low - half_step or high > self.high + half_step:
-            warnings.warn(f"{expected}; {found}. Values beyond the range are clipped.", stacklevel=4)
+        found = f"X has values from {low:g} to {high:g} ({images.dtype})"
+        if fractions or beyond > margin:
+            remedy = f": X * {self.high:g}" if fractions else ", or clip it"
+            if images.dtype == np.uint8 and self.low == 0:
+                remedy = f": X / {255 / self.high:g}"
+            raise ValueError(f"{self._expected}; {found}. Scale X as in training{remedy}.")
+        if beyond > half_step:
+            warnings.warn(f"{self._expected}; {found}. Values beyond the range are clipped.", stacklevel=4)
         share = (images.astype(np.float32) - np.float32(self.low)) / np.float32(width)
         pixels: NDArray[np.uint8] = np.rint(255 * share.clip(0, 1)).astype(np.uint8)
         return pixels
 
 
-class TablePreprocessing(_Stored):
+class TablePreprocessing(Record):
     """Tables of numbers: (x - mean) / deviation per column in float64, or x as it is if `standardise` is False."""
 
     kind: Literal["table"] = "table"
     mean: Annotated[tuple[float, ...], Field(min_length=1, max_length=MAX_FEATURES)]
-    variance: Annotated[tuple[NonNegativeFloat, ...], Field(max_length=MAX_FEATURES)]
+    variance: tuple[NonNegativeFloat, ...]
     n_seen: Annotated[int, Field(ge=1, le=2**60)] = 1
     standardise: bool = True
-    feature_names: Annotated[tuple[Text, ...], Field(max_length=MAX_FEATURES)] | None = None
+    feature_names: tuple[Text, ...] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -256,9 +246,7 @@ def channel_statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tu
 def is_files(X: Any) -> bool:
     """Return whether X is a list, array or series of paths, or of PIL images; raise ValueError for a single path."""
     if isinstance(X, str | os.PathLike):
-        raise ValueError(  # noqa: TRY004 - for the user a wrong value
-            f"X must be a list of samples; got the single path {str(X)!r}. Pass a list of paths."
-        )
+        raise ValueError(f"X must be a list of samples; got the single path {str(X)!r}. Pass a list.")  # noqa: TRY004
     values = X.tolist() if getattr(X, "ndim", 0) == 1 else X
     kinds = (str | os.PathLike, Image.Image)
     return (
@@ -270,12 +258,11 @@ def holds_images(X: Any) -> bool:
     """Return whether X is images and not a table: file names, PIL images, or an array of three or four dimensions."""
     if is_files(X):
         return True
-    if hasattr(X, "ndim"):
-        return X.ndim in (3, 4)
     try:
-        return isinstance(X, Sequence) and np.ndim(X[0] if len(X) else 0) in (2, 3)
-    except ValueError:  # rows of unequal length: scikit-learn's own message for tables fits
+        ndim = X.ndim if hasattr(X, "ndim") else np.ndim(X[0]) + 1
+    except (ValueError, TypeError, LookupError):  # scikit-learn's own message for tables fits
         return False
+    return ndim in (3, 4)
 
 
 def channels_first(X: Rows) -> Rows:
@@ -330,40 +317,28 @@ def _table(X: Any, n_features: int | None = None) -> NDArray[np.float64]:
     return numbers
 
 
-def _decode(X: Any, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+def decode_images(X: list[Any], size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     """Return every file or PIL image as a row; one that cannot be read is an error, since its row would be missing."""
-    X = list(X)
     if isinstance(X[0], Image.Image):
         spec = DecodeSpec(*size, channels)
         return np.stack([picture_pixels(image, spec)[0] for image in X])
-    parts, unreadable = [], []
-    for batch in load_images([os.fspath(path) for path in X], size, channels):
-        parts.append(batch.images)
-        unreadable += batch.skipped
+    batches = list(load_images(X, size, channels))
+    unreadable = [one for batch in batches for one in batch.skipped]
     if unreadable:
         name, reason = unreadable[0]
         raise ValueError(
             f"every path in X must be a readable image; {len(unreadable)} of {len(X)} are not, first {name} "
             f"({reason}). Leave them out of X and y."
         )
-    return np.concatenate(parts)
+    return np.concatenate([batch.images for batch in batches])
 
 
 def _value_range(images: Rows) -> tuple[float, float]:
     """Return 0 to 255 for bytes, 0 to 1 for fractions; otherwise the range found, or 0 to 255 if that is close."""
-    if images.dtype == np.uint8:
-        return 0.0, 255.0
     low, high = float(images.min()), float(images.max())
-    if low >= 0 and high <= 1:
-        return 0.0, 1.0
-    if low >= 0 and 128 <= high <= 255:
+    if images.dtype == np.uint8 or (low >= 0 and 128 <= high <= 255):
         return 0.0, 255.0
-    return min(low, 0.0), high
-
-
-def _sides(image_size: int | tuple[int, int]) -> tuple[int, int]:
-    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-    return int(height), int(width)
+    return (0.0, 1.0) if low >= 0 and high <= 1 else (min(low, 0.0), high)
 
 
 def _size(shape: tuple[int, ...]) -> str:

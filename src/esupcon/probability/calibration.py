@@ -168,7 +168,8 @@ class Calibration(Record):
 
     The temperature was fitted on `n` samples. `class_counts` are the training samples of every class, `balanced` if
     training drew all classes equally often, `class_weight` the factor of every class's posterior, and `target_priors`
-    the class priors that the probabilities are for; None: those of training.
+    the class priors that the probabilities are for; None: those of training. A sample whose score of the kind
+    `outlier_score` is above `outlier_threshold` is an outlier.
     """
 
     temperature: float = Field(default=1.0, gt=0)
@@ -178,6 +179,8 @@ class Calibration(Record):
     class_counts: tuple[Count, ...] | None = None
     class_weight: tuple[Annotated[float, Field(gt=0)], ...] | None = None
     target_priors: tuple[Share, ...] | None = None
+    outlier_score: Literal["mahalanobis", "knn", "prototype"] | None = None
+    outlier_threshold: float | None = None
 
     @model_validator(mode="after")
     def _check_classes(self) -> Self:

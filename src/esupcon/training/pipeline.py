@@ -296,14 +296,15 @@ def _save_model(folder: Path, fitted: Fitted, result: Result) -> None:
             fingerprint=result.data.fingerprint,
             **run.data.model_dump(include={"split_seed", "test_fraction", "n_per_class"}),
             **{name: value for name, value in run.scenario.items() if name != "seed"},
-            scenario_seed=run.train.seed,
             validation_fraction=run.validation_fraction,
-            validation_seed=run.train.seed,
+            seed=run.train.seed,
         ),
         metrics={part: found.model_dump(include=set(headline)) for part, found in figures.items() if found is not None},
         versions=result.provenance.versions,
     )
     classifier.remember(fitted.data.x, fitted.data.y, most_values=MAX_EXAMPLE_VALUES)
+    if classifier.calibration.how != "none":
+        classifier.set_outlier_threshold(fitted.data.x_held)
     classifier.save(folder, overwrite=True)
     for unfinished in folder.parent.glob(f".{folder.name}.*.new"):  # of a process that was killed while saving
         shutil.rmtree(unfinished, ignore_errors=True)
