@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import esupcon
 from esupcon._io import write_bytes
 from esupcon.classifier.classifier import Classifier
-from esupcon.classifier.preprocessing import Rows, TablePreprocessing, decode_images
+from esupcon.classifier.preprocessing import Rows, TablePreprocessing, read_images
 from esupcon.models import Network
 
 #: The oldest opset that the exporter writes without conversion, and so the one that most runtimes read.
@@ -245,7 +245,7 @@ def trial_inputs(classifier: Classifier, samples: Any = None) -> Rows:
         noise = rng.integers(0, 256, (12, *given.input_shape), dtype=np.uint8)
         extremes = [np.full((1, *given.input_shape), level, np.uint8) for level in (0, 255)]
         photographs = [Image.fromarray(pixels) for pixels in load_sample_images().images]
-        made = np.concatenate([noise, *extremes, decode_images(photographs, given.image_size, given.channels)])
+        made = np.concatenate([noise, *extremes, read_images(photographs, given.image_size, given.channels)])
     return made if samples is None else np.concatenate([made, given.rows(samples)])
 
 

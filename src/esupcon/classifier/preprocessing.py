@@ -86,7 +86,7 @@ class ImagePreprocessing(Record):
         if is_files(X):
             if (self.low, self.high) not in STANDARD_RANGES:
                 raise ValueError(f"{self._expected}, which image files do not have. Pass arrays scaled as in training.")
-            return decode_images(list(X), self.image_size, self.channels)
+            return read_images(list(X), self.image_size, self.channels)
         given = _array(X)
         if given.shape == self.image_size or given.shape == (*self.image_size, 3) != (3, *self.image_size):
             raise ValueError(f"X must hold images; got one image of shape {given.shape}. Pass X[None].")
@@ -317,7 +317,7 @@ def _table(X: Any, n_features: int | None = None) -> NDArray[np.float64]:
     return numbers
 
 
-def decode_images(X: list[Any], size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+def read_images(X: list[Any], size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     """Return every file or PIL image as a row; one that cannot be read is an error, since its row would be missing."""
     if isinstance(X[0], Image.Image):
         spec = DecodeSpec(*size, channels)
