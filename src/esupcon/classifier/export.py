@@ -186,7 +186,8 @@ def _onnx_bytes(classifier: Classifier, input_name: str, opset: int) -> bytes:
             node.doc_string = ""
         symbol = model.graph.input[0].type.tensor_type.shape.dim[0].dim_param
         for side in (side for value in values for side in value.type.tensor_type.shape.dim):
-            side.dim_param = "batch" if side.dim_param == symbol else side.dim_param
+            if side.dim_param == symbol:
+                side.dim_param = "batch"
         for key, value in _metadata(classifier).items():
             model.metadata_props.add(key=key, value=value)
         content: bytes = model.SerializeToString(deterministic=True)
