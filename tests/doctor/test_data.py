@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import subprocess
+import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from PIL import Image
+from scipy.fft import dctn
 from sklearn.datasets import load_digits
 
 from esupcon.doctor import Finding, check_data
-from esupcon.doctor.data import absent_share, batch_size_for
+from esupcon.doctor.data import absent_share, batch_size_for, near_pairs
 
 
 def checked(x: Any, y: Any, x_test: Any = None, y_test: Any = None, **changes: Any) -> dict[str, Finding]:
@@ -52,6 +57,76 @@ def test_held_out_copies_and_test_copies_of_either_part_are_leaks(digits: Any) -
     assert finding.code == "leak"
     assert "1 of 200 held-out images (0.5 %) and 2 of 397 test images (0.5 %)" in finding.message
     assert "(held-out 3 = train 11, test 7 = train 40, test 9 = held-out 100)" in finding.message
+
+
+def saved_again(image: np.ndarray, scale: float = 0.8, quality: int = 60) -> np.ndarray:
+    """Return an image (3, H, W) as it is read from a smaller JPEG file of it."""
+    picture, file = Image.fromarray(image.transpose(1, 2, 0)), io.BytesIO()
+    picture.resize([round(scale * side) for side in picture.size], Image.Resampling.BILINEAR).save(
+        file, "JPEG", quality=quality
+    )
+    return np.asarray(Image.open(file).resize(picture.size, Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+
+
+def scenes(n: int, side: int, seed: int) -> np.ndarray:
+    """Return images of random smooth colours with the spectrum of photographs."""
+    rng = np.random.default_rng(seed)
+    low = rng.normal(size=(n, 3, 12, 12)) / (1 + np.add.outer(np.arange(12), np.arange(12)))
+    x = dctn(np.pad(low, [(0, 0), (0, 0), (0, side - 12), (0, side - 12)]), type=3, axes=(2, 3))
+    return (128 + 50 * x / x.std()).clip(0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("side", [32, 100])
+def test_copies_that_were_scaled_and_compressed_are_found_as_pairs(side: int) -> None:
+    x, x_test = scenes(400, side, seed=0), scenes(300, side, seed=1)
+    y, y_test = np.arange(400) % 2, np.arange(300) % 2
+    x[0], x_test[0] = 90, 91  # images of one colour are not alike
+    assert checked(x, y, x_test, y_test) == {}
+    x_test[100:200] = [saved_again(image) for image in x[100:200]]
+    x_test[7] = x[9]  # an exact copy is another finding
+    found = checked(x, y, x_test, y_test)
+    assert set(found) == {"leak", "near-copies"}
+    near = found["near-copies"]
+    assert near.severity == "warning"
+    n_found = int(near.message.split()[0])
+    assert 95 <= n_found <= 100
+    assert len(near.pairs) == 50
+    assert all(i == j >= 100 for i, j in near.pairs)
+    assert Finding.model_validate_json(near.model_dump_json()) == near
+    x_test[105:200] = scenes(95, side, seed=2)
+    few = checked(x, y, x_test, y_test)["near-copies"]
+    assert (few.severity, few.pairs) == ("note", tuple((i, i) for i in range(100, 105)))
+    assert few.message.startswith("5 of 300 test images (1.7 %) look almost like a training image (test 100 and train")
+
+
+def test_images_below_32_pixels_and_tables_are_not_compared_by_looks() -> None:
+    x = scenes(50, 31, seed=0)
+    similar = np.clip(x.astype(int) + 1, 0, 255).astype(np.uint8)
+    assert checked(x, np.arange(50) % 2, similar, np.arange(50) % 2) == {}
+    assert near_pairs(similar, x) == [(i, i) for i in range(50)]
+
+
+MEASURED = """
+import resource
+import numpy as np
+from scipy.fft import dct
+from esupcon.doctor.data import near_pairs
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+rng = np.random.default_rng(0)
+x, x_test = (rng.integers(0, 256, (n, 1, 32, 32), np.uint8) for n in (50_000, 10_000))
+x_test[5000] = x[40_000]
+near_pairs(x_test[:1], x[:1])
+before = peak()
+assert near_pairs(x_test, x) == [(5000, 40_000)]
+print(peak() - before)
+"""
+
+
+def test_50000_against_10000_images_are_compared_in_little_memory() -> None:
+    command = [sys.executable, "-P", "-c", MEASURED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert int(done.stdout) < 200  # MB
 
 
 def test_identical_images_with_different_labels_contradict_each_other(digits: Any) -> None:

@@ -19,6 +19,8 @@ class Finding(BaseModel):
     severity: Severity
     message: str
     remedy: str
+    #: Rows of the test and the training part that look alike, to show them side by side.
+    pairs: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
         # Class names come from folders and tables and may contain line breaks.
@@ -49,6 +51,12 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
         "warning",
         "{copies} are copies of training {things} ({examples}): on them, accuracy measures memorisation.",
         "Remove the copies from one of the parts.{chance}",
+    ),
+    "near-copies": (
+        "note",
+        "{n:,} of {n_test:,} test images ({share}) look almost like a training image ({examples}): on them, accuracy "
+        "measures memorisation.",
+        "Look at the pairs. Keep copies, crops and shots of one scene in one of the parts.",
     ),
     "contradicting-labels": (
         "warning",
