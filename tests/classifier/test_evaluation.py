@@ -79,6 +79,16 @@ def test_the_model_of_a_run_takes_paths_and_explains(run: Path, corners: Path, t
     assert len(classifier.label_issues()) > 50  # type: ignore[arg-type]
 
 
+def test_calibrating_a_run_stores_the_threshold_for_unknown_images(run: Path, corners: Path) -> None:
+    images = np.asarray(load(corners, log=lambda line: None).x_test)
+    assert calibrate(run, corners, on="all").stored
+    classifier = load_classifier(run)
+    assert classifier.calibration.outlier_score == "mahalanobis"
+    assert np.mean(classifier.predict(images, unknown="none") == "none") < 0.05
+    noise = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
+    assert np.mean(classifier.predict(noise, unknown="none") == "none") > 0.5
+
+
 def test_commands_for_images_refuse_models_of_tables(tmp_path: Path, corners: Path, run: Path) -> None:
     folder = make_classifier().save(tmp_path / "table")
     for use in (

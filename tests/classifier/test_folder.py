@@ -421,7 +421,7 @@ DATA = {"name": "digits", "fingerprint": "0123456789abcdef"}
     [
         *({**DATA, "options": {"data_dir": "/etc"}}, {**DATA, "data_dir": "/etc"}, {**DATA, "cache_dir": "/tmp"}),
         *({**DATA, "name": "/etc/passwd"}, {**DATA, "name": "..\\secret"}, {**DATA, "name": ["digits"]}),
-        *({**DATA, "split_seed": -1}, {**DATA, "split_seed": "x"}, {**DATA, "validation_seed": None}),
+        *({**DATA, "split_seed": -1}, {**DATA, "split_seed": "x"}, {**DATA, "seed": None}),
         *({**DATA, "test_fraction": 1e999}, {**DATA, "test_fraction": -0.5}, {**DATA, "validation_fraction": 2}),
         *({**DATA, "fingerprint": 7}, {**DATA, "n_per_class": 0}, {**DATA, "noise_kind": "rm"}, [], "digits", {}),
     ],

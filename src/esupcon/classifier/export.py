@@ -95,7 +95,7 @@ def _export(
     if target.suffix != ending:
         raise ValueError(f"the file's name must end in {ending}; got {target.name!r}. Pass {target.stem + ending!r}.")
     if target.is_dir() or not target.parent.is_dir():
-        raise FileNotFoundError(f"{target} must be a file in an existing folder. Choose another, or create the folder.")
+        raise FileNotFoundError(f"{target} is no file in an existing folder. Pass another name, or create the folder.")
     inputs = trial_inputs(classifier, samples)
     content, run = build()
     difference = None if run is None else _compare(classifier, run, inputs)

@@ -246,7 +246,7 @@ def channel_statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tu
 def is_files(X: Any) -> bool:
     """Return whether X is a list, array or series of paths, or of PIL images; raise ValueError for a single path."""
     if isinstance(X, str | os.PathLike):
-        raise ValueError(f"X must be a list of samples; got the single path {str(X)!r}. Pass a list.")  # noqa: TRY004
+        raise ValueError(f"X must be a list; got the single path {str(X)!r}. Pass a list of paths.")  # noqa: TRY004
     values = X.tolist() if getattr(X, "ndim", 0) == 1 else X
     kinds = (str | os.PathLike, Image.Image)
     return (
