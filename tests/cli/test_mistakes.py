@@ -71,7 +71,7 @@ COMMANDS = {
     "train photos --out o --channels 2": "--channels must be 1 or 3; got 2",
     "train photos --out o --test-fraction 20": "--test-fraction must be below 1; got 20.0",
     "train photos --out o --validation-fraction 1": "--validation-fraction must be below 1; got 1.0",
-    "train photos --out o --n-per-class 3": "--n-per-class applies to caltech256, not to photos. Omit it.",
+    "train photos --out o --n-per-class 3": "--n-per-class 3 applies to caltech256, not to photos. Omit it.",
     "train photos --out o --n-train 1000": "Pass a smaller --n-train.",
     "train photos --out o --noise-rate 20": "--noise-rate must be at most 1; got 20.0",
     "train photos --out o --noise-kind pink": "--noise-kind must be 'shuffle', 'symmetric' or 'pair'; got 'pink'",

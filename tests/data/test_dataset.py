@@ -130,8 +130,9 @@ def test_registered_set_is_loaded_and_hashed_by_content(monkeypatch):
     assert before == made().fingerprint
     register_dataset("toy", lambda: made(y_train=np.array([1, 0, 0, 1])))
     assert source_digest("toy") != before
-    with pytest.raises(ValueError, match="do not apply to 'toy'"):
-        esupcon.data.load("toy", image_size=3)
+    for option in ({"image_size": 3}, {"channels": 1}, {"layout": "NCHW"}):
+        with pytest.raises(ValueError, match=rf"{next(iter(option))}=\w+ (does not apply|applies)"):
+            esupcon.data.load("toy", **option)
     register_dataset("toy", lambda: [1])
     with pytest.raises(ValueError, match=r"must return an esupcon\.data\.Dataset; it returned a list"):
         esupcon.data.load("toy")

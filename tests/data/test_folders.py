@@ -202,8 +202,8 @@ def test_image_size_is_chosen_with_a_message(tmp_path, sizes, side):
         ({"a": 2}, {"split_seed": -1}, "split_seed: Input should be greater than or equal to 0; got -1"),
         ({"a": 2}, {"seed": 1}, "no option 'seed'; choose from image_size, channels, split_seed"),
         ({"a": 2}, {"options": 32}, "options must be a DataOptions; got 32"),
-        ({"a": 2}, {"n_per_class": 3}, "n_per_class applies to caltech256, not to"),
-        ({"a": 2}, {"layout": "NHWC"}, "layout applies to npz"),
+        ({"a": 2}, {"n_per_class": 3}, "n_per_class=3 applies to caltech256, not to"),
+        ({"a": 2}, {"layout": "NHWC"}, "layout=NHWC applies to npz"),
     ],
 )
 def test_mistakes_give_one_line(tmp_path, files, options, message):

@@ -235,8 +235,9 @@ def _with_fields(options: DataOptions | None, fields: dict[str, Any]) -> DataOpt
 
 def _load_registered(name: str, options: DataOptions) -> Dataset:
     _check_options(name, name, options)
-    if options.size is not None or options.channels is not None:
-        raise ValueError(f"image_size and channels do not apply to {name!r}, whose loader decides them. Omit them.")
+    for option in ("image_size", "channels"):
+        if (value := getattr(options, option)) is not None:
+            raise ValueError(f"{option}={value} does not apply to {name!r}, whose loader decides it. Omit it.")
     made = _REGISTERED[name]()
     if not isinstance(made, Dataset):
         found = type(made).__name__
@@ -290,8 +291,9 @@ def _kind_of_folder(path: Path) -> str:
 def _check_options(kind: str, source: object, options: DataOptions) -> None:
     """Raise if an option is set that does not apply to this kind of source."""
     for option, kinds in _OPTIONS_OF_KINDS.items():
-        if getattr(options, option) not in (None, False) and kind not in kinds:
-            raise ValueError(f"{option} applies to {' and '.join(kinds)}, not to {source}. Omit it.")
+        value = getattr(options, option)
+        if value not in (None, False) and kind not in kinds:
+            raise ValueError(f"{option}={value} applies to {' and '.join(kinds)}, not to {source}. Omit it.")
 
 
 # --- From files to arrays --------------------------------------------------------------------------------------------
@@ -343,7 +345,7 @@ def _decode(
 def _report_skipped(skipped: list[Skipped], n_files: int, options: DataOptions, log: Log) -> None:
     files = [f"{path} ({reason})" for path, reason in skipped]
     if files and options.strict:
-        remedy = "Repair or remove them, or omit strict to skip them"
+        remedy = "Repair or remove them, or omit strict=True to skip them"
         raise ValueError(f"{len(files)} of {n_files:,} files cannot be used, the first is {files[0]}. {remedy}.")
     for file in files[:_LISTED]:
         log(f"skipped {file}")

@@ -289,7 +289,7 @@ def _channels_first(images: NDArray[Any], layout: str | None, what: str) -> NDAr
     elif len(shape) == 4 and layout is None:
         first, last = shape[1] in (1, 3), shape[3] in (1, 3)
         if first and last:
-            raise ValueError(f"{what} of shape {shape} may be NHWC or NCHW. Pass layout.")
+            raise ValueError(f"{what} of shape {shape} may be NHWC or NCHW. Pass layout=NHWC or layout=NCHW.")
         layout = "NCHW" if first else "NHWC"
     planes = images.transpose(0, 3, 1, 2) if images.ndim == 4 and layout == "NHWC" else images
     if planes.ndim != 4 or planes.shape[1] not in (1, 3) or 0 in planes.shape[2:]:
