@@ -280,7 +280,7 @@ def test_most_probable_classes(esupcon, trained: Path, images: Path) -> None:
         assert {one["label"] for one in line["top"]} == set(CLASSES)
         assert (line["label"], line["probability"]) == (line["top"][0]["label"], p[0])
     printed = esupcon("predict", trained, images / "se" / "0.png", "--top-k", "2")
-    assert printed.out.splitlines()[0] == "path,label,probability,label_2,probability_2"
+    assert printed.out.splitlines()[0] == "path,label,probability,label_2,probability_2,outlier_score"
 
 
 def test_top_k_above_the_number_of_classes_is_cut_with_a_message(esupcon, trained: Path, images: Path) -> None:
@@ -288,7 +288,29 @@ def test_top_k_above_the_number_of_classes_is_cut_with_a_message(esupcon, traine
     assert printed.code == 0
     assert printed.err.startswith("esupcon: --top-k 9: the model has 3 classes; showing all of them.\n")
     assert "not calibrated" in printed.err
-    assert printed.out.splitlines()[0].endswith("label_3,probability_3")
+    assert printed.out.splitlines()[0].endswith("label_3,probability_3,outlier_score")
+
+
+def test_images_that_resemble_no_class_are_unknown(esupcon, trained: Path, corners: Path, images: Path) -> None:
+    refused = esupcon("predict", trained, images, "--unknown")
+    assert refused.code == 2
+    assert "--unknown needs a calibrated model. Run: esupcon calibrate" in refused.err
+    assert esupcon("calibrate", trained, corners, "--on", "all").code == 0
+    noise = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
+    Image.fromarray(noise).save(images / "noise.png")
+    model = load_classifier(trained)
+    for words, label in ((("--unknown",), "unknown"), (("--unknown=none of these",), "none of these"), ((), None)):
+        printed = esupcon("predict", trained, *words, images)
+        rows = list(csv.DictReader(io.StringIO(printed.out)))
+        expected = model.predict([row["path"] for row in rows], unknown=label)
+        assert [row["label"] for row in rows] == expected.tolist()
+        scores = model.ood_score([row["path"] for row in rows])
+        np.testing.assert_allclose([float(row["outlier_score"]) for row in rows], scores, rtol=1e-3)
+        assert [row["label"] for row in rows if row["path"].endswith("noise.png")] == [label] or label is None
+    line = json.loads(esupcon("predict", trained, images / "noise.png", "--format", "jsonl", "--unknown").out)
+    assert line["label"] == "unknown"
+    assert line["outlier_score"] > model.calibration.outlier_threshold
+    assert "must not be one of the classes; got 'se'" in esupcon("predict", trained, images, "--unknown=se").err
 
 
 def test_unreadable_files_are_named_and_skipped(esupcon, trained: Path, images: Path, tmp_path: Path) -> None:
@@ -332,7 +354,7 @@ def test_no_cell_is_a_formula(capsys: pytest.CaptureFixture[str]) -> None:
         write(Prediction(name, ((name, 0.5),)))
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))[1:]
     assert len(rows) == len(names)
-    for name, (path, label, _) in zip(names, rows, strict=True):
+    for name, (path, label, _, _) in zip(names, rows, strict=True):
         assert not path.startswith(_FORMULA)
         assert not label.startswith(_FORMULA)
         assert path in (name, f"./{name}")

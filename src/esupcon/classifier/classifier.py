@@ -329,6 +329,14 @@ class Classifier:
         """Return `ood_score` of rows that `preprocessing.rows` returned."""
         return self._outlier_scores(method, rows, *self.arrays(rows, "embedding", "logits"))
 
+    def scores_and_logits(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Return outlier scores, those that the threshold is for, and logits; NaN without anything to compare with."""
+        z, logits = self.arrays(rows, "embedding", "logits")
+        method = self.calibration.outlier_score or self.outlier_method
+        if method == "prototype" and self.prototypes_ is None:
+            return np.full(len(z), np.nan), logits
+        return self._outlier_scores(method, rows, z, logits), logits
+
     def set_outlier_threshold(self, rows: Rows | None = None, *, scores: Floats | None = None) -> None:
         """Let `predict(X, unknown=...)` call 1 % of samples like these unknown: rows held out, or scores of such."""
         if self.outlier_method == "prototype" and self.prototypes_ is None:

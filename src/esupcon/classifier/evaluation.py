@@ -260,10 +260,16 @@ def _class_names(classifier: Classifier) -> list[str]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The classes of one image file: `ranked` holds (label, probability), the most probable first."""
+    """The classes of one image file: `ranked` holds (label, probability), the most probable first.
+
+    `outlier_score` is that of `Classifier.ood_score`, None if the classifier has nothing to compare with; `is_outlier`
+    if it is above the threshold that calibration found.
+    """
 
     path: str
     ranked: tuple[tuple[str, float], ...]
+    outlier_score: float | None = None
+    is_outlier: bool = False
 
 
 def predict_files(
@@ -283,15 +289,21 @@ def predict_files(
     if not 1 <= top_k <= len(names):
         raise ValueError(f"top_k must be from 1 to the {len(names)} classes of the model; got {top_k}.")
 
+    threshold = classifier.calibration.outlier_threshold
+
     def predictions() -> Iterator[Prediction]:
         files = _files(paths, unreadable)
         for batch in load_images(files, form.image_size, form.channels, batch_size=BATCH, workers=workers):
             for path, reason in batch.skipped:
                 unreadable(str(path), reason)
-            probabilities = classifier.probabilities(classifier.arrays(batch.images, "logits")[0])
-            for path, row in zip(batch.paths, probabilities, strict=True):
+            if not batch.paths:
+                continue
+            scores, logits = classifier.scores_and_logits(batch.images)
+            for path, row, score in zip(batch.paths, classifier.probabilities(logits), scores, strict=True):
                 best = np.argsort(-row, kind="stable")[:top_k]  # stable: among equals the first class, as with argmax
-                yield Prediction(path, tuple((names[k], float(row[k])) for k in best))
+                ranked = tuple((names[k], float(row[k])) for k in best)
+                is_outlier = threshold is not None and score > threshold
+                yield Prediction(path, ranked, None if np.isnan(score) else float(score), bool(is_outlier))
 
     return predictions()
 

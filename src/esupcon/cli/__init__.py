@@ -109,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code (`stopping.EXIT_CODES`)."""
     # Every Python process that we or our libraries start must not import from the current folder, which may hold data.
     os.environ["PYTHONSAFEPATH"] = "1"
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    given = sys.argv[1:] if argv is None else argv
+    arguments = ["--unknown=unknown" if word == "--unknown" else word for word in given]  # typer needs a value
     session: dict[str, Any] = {}
     command = typer.main.get_command(app)
     try:

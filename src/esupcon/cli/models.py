@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +33,7 @@ _SPLIT = ("split_seed", "test_fraction", "n_per_class")
 _FILES = ("layout", "image_column", "label_column", "data_dir", "strict", "workers")
 _HARDER = ("n_train", "imbalance_rate", "noise_rate", "noise_kind")
 _PART = "test, train or all. auto: the test part if the data have one or the model was trained on them, otherwise all."
+_UNKNOWN = "Label images that resemble no class as unknown, or as TEXT: --unknown or --unknown=TEXT."
 _ON = (
     "Part to fit the temperature on: held-out (from training), train, test (a fifth of it) or all. auto: held-out for "
     "the data the model was trained on, otherwise train."
@@ -214,14 +215,17 @@ def predict(
         argument("IMAGES...", "Image files and folders of them; - reads paths from standard input, one per line."),
     ],
     top_k: Annotated[int, option("Number of classes per image, most probable first.", min=1, show_default=True)] = 1,
+    unknown: Annotated[str | None, option(_UNKNOWN, metavar="[=TEXT]")] = None,
     output_format: Annotated[str, option("csv or jsonl (JSON lines).", "--format", show_default=True)] = "csv",
     workers: Annotated[int | None, option("Threads that decode images.", min=1, show_default="one per core")] = None,
 ) -> None:
-    """Predict labels and probabilities of image files.
+    """Predict labels, probabilities and outlier scores of image files.
 
-    Probabilities are calibrated if the model is. Files that cannot be read are named on standard error and skipped, and
-    the exit code is 1. In CSV, a name that a spreadsheet would take for a formula gets a leading ' (a path gets ./);
-    on a terminal, control characters in names are replaced. JSON lines hold every name unchanged.
+    Probabilities are calibrated if the model is. The higher the outlier score, the less an image resembles the
+    training images; with --unknown, the label is TEXT if it is above that of 99 % of the images used for calibration.
+    Files that cannot be read are named on standard error and skipped, and the exit code is 1. In CSV, a name that a
+    spreadsheet would take for a formula gets a leading ' (a path gets ./); on a terminal, control characters in names
+    are replaced. JSON lines hold every name unchanged.
     """
     if output_format not in ("csv", "jsonl"):
         raise ValueError(f"--format must be csv or jsonl; got {output_format!r}.")
@@ -238,13 +242,20 @@ def predict(
     if top_k > classifier.n_classes:
         complain(f"--top-k {top_k}: the model has {classifier.n_classes} classes; showing all of them.")
         top_k = classifier.n_classes
+    if unknown is not None and unknown in map(str, classifier.classes_.tolist()):
+        raise ValueError(f"--unknown must not be one of the classes; got {unknown!r}. Pass --unknown=TEXT.")
+    if unknown is not None and classifier.calibration.outlier_threshold is None:
+        raise ValueError(f"--unknown needs a calibrated model. Run: esupcon calibrate {model} DATA")
     if classifier.calibration.how == "none":
         note(f"The model is not calibrated: probabilities may be too high. Run: esupcon calibrate {model} DATA")
     if hasattr(sys.stdout, "reconfigure"):  # file names need not be valid text; write back the bytes that were read
         sys.stdout.reconfigure(errors="surrogateescape")
     found = predict_files(classifier, _paths(images), top_k=top_k, unreadable=unreadable, workers=workers)
     write = _csv_writer(top_k) if output_format == "csv" else _write_json_line
-    n_predicted = sum(1 for _ in map(write, found))
+    n_predicted = 0
+    for one in found:
+        n_predicted += 1
+        write(one if unknown is None or not one.is_outlier else _as_unknown(one, unknown))
     if skipped:
         complain(f"{skipped:,} could not be read, {n_predicted:,} predicted.")
         raise typer.Exit(PARTIAL)
@@ -259,17 +270,25 @@ def _paths(words: Iterable[str]) -> Iterator[str]:
             yield word
 
 
+def _as_unknown(one: Prediction, text: str) -> Prediction:
+    """Return the prediction with another label in the first place; the probability stays that of its class."""
+    return replace(one, ranked=((text, one.ranked[0][1]), *one.ranked[1:]))
+
+
 def _csv_writer(top_k: int) -> Callable[[Prediction], None]:
     """Write the header, and return what writes a row."""
     legible = printable if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout, lineterminator="\n")
     ranks = ["", *(f"_{k}" for k in range(2, top_k + 1))]
-    writer.writerow(["path", *(f"{name}{rank}" for rank in ranks for name in ("label", "probability"))])
+    writer.writerow(
+        ["path", *(f"{name}{rank}" for rank in ranks for name in ("label", "probability")), "outlier_score"]
+    )
 
     def write(one: Prediction) -> None:
         row = [f"./{one.path}" if one.path.startswith(_FORMULA) else one.path]
         for label, probability in one.ranked:
             row += [f"'{label}" if label.startswith(_FORMULA) else label, f"{probability:.6f}"]
+        row.append("" if one.outlier_score is None else f"{one.outlier_score:.6g}")
         writer.writerow([legible(cell) for cell in row])
 
     return write
@@ -277,7 +296,7 @@ def _csv_writer(top_k: int) -> Callable[[Prediction], None]:
 
 def _write_json_line(one: Prediction) -> None:
     ranked = [{"label": label, "probability": probability} for label, probability in one.ranked]
-    more = {"top": ranked} if len(ranked) > 1 else {}
+    more = {"outlier_score": one.outlier_score} | ({"top": ranked} if len(ranked) > 1 else {})
     print(json.dumps({"path": one.path, **ranked[0], **more}))  # JSON escapes control characters itself
 
 
