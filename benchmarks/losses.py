@@ -1,47 +1,39 @@
 """Speed and memory of the contrastive losses beside two peers, as ratios measured in one run.
 
-    python benchmarks/losses.py [--quick] [--markdown FILE]
+    OMP_NUM_THREADS=1 python benchmarks/losses.py [--quick] [--write]
 
 Forward + backward, float32. `dense` is the textbook form (an n-by-n mask and n-by-n logits); `metric-learning` is
-pytorch-metric-learning's SupConLoss. Contestants take turns, and each one's best time counts. `vs limit` is the time of
-SupCon over that of its matrix products and exponentials alone, at the speed of a large square product and of `exp_` on
-one block, measured in the same turns.
+pytorch-metric-learning's SupConLoss. Contestants take turns, three calls each of which the first is not counted, and
+each one's best time counts. With one thread this is the processor's time, on which other programs have little effect.
+`vs limit` is the time of SupCon over that of 4 n^2 d operations (the pairs once forward and once more in the gradient,
+and the gradient's products) and n^2 exponentials, at the speed of a large square product and of `exp` on one block,
+measured in the same turns. Up to about 5,000 rows pairs are computed only once, so the limit can be undercut.
+`--write` replaces the tables of docs/performance.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pytorch_metric_learning.losses import SupConLoss
 from torch import Tensor
 
 from esupcon import functional as F
-from esupcon._contrast import KEEP_BYTES
-from esupcon.cli.bench import best_seconds
 
-SIZES = (256, 1024, 4096, 8192, 16384, 32768, 65536)
-LARGE = 8192  # above, n-by-n tensors fill the memory of an ordinary machine
+SIZES = ((256, 10), (256, 100), (1024, 10), (4096, 10), (8192, 10), (8192, 100))
+LARGE = 4096  # above, n-by-n tensors of the peers fill the memory of an ordinary machine
 TEMPERATURE = 0.1
+DIM = 128
 SIDE = 1024
-
-
-@dataclass(frozen=True)
-class LossTimes:
-    """Seconds of a forward and a backward pass over n embeddings; None if it was not run."""
-
-    n: int
-    supcon: float
-    esupcon: float
-    dense: float | None
-    metric_learning: float | None
-    limit: float  # of the products and exponentials that SupCon computes
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+BEGIN, END = "<!-- losses: begin -->", "<!-- losses: end -->"
 
 
 def dense_supcon(z: Tensor, labels: Tensor) -> Tensor:
@@ -55,25 +47,31 @@ def dense_supcon(z: Tensor, labels: Tensor) -> Tensor:
     return -((positives * log_probability).sum(1) / positives.sum(1)).mean()
 
 
-def time_losses(n: int, *, dim: int, n_classes: int) -> LossTimes:
-    """Return the best times of some turns. Quadratic candidates are left out if n is large."""
-    z = torch.randn(n, dim, requires_grad=True)
-    prototypes = torch.randn(n_classes, dim, requires_grad=True)
+def best_seconds(candidates: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    best = dict.fromkeys(candidates, float("inf"))
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            for call in range(3):
+                started = clock()
+                run()
+                if call:
+                    best[name] = min(best[name], clock() - started)
+    return best
+
+
+def row(n: int, n_classes: int) -> str:
+    """Return a line of the table. The peers are left out if n is large."""
+    z = torch.randn(n, DIM, requires_grad=True)
+    prototypes = torch.randn(n_classes, DIM, requires_grad=True)
     labels = torch.arange(n) % n_classes
+    peer = SupConLoss(temperature=TEMPERATURE)
     losses: dict[str, Callable[[], Tensor]] = {
         "supcon": lambda: F.supcon_loss(z, labels, temperature=TEMPERATURE),
         "esupcon": lambda: F.esupcon_loss(z, labels, prototypes, temperature=TEMPERATURE),
     }
     if n <= LARGE:
-        losses["dense"] = lambda: dense_supcon(z, labels)
-        if importlib.util.find_spec("pytorch_metric_learning"):
-            from pytorch_metric_learning.losses import SupConLoss  # noqa: PLC0415 - a peer, not a dependency
-
-            peer = SupConLoss(temperature=TEMPERATURE)
-            losses["metric_learning"] = lambda: peer(z, labels)
-
-    square, block = torch.randn(SIDE, SIDE), torch.zeros(SIDE, SIDE)
-    speeds = {"product": lambda: square @ square, "exponentials": lambda: block.exp_().zero_()}
+        losses |= {"dense": lambda: dense_supcon(z, labels), "peer": lambda: peer(z, labels)}
 
     def both_ways(loss: Callable[[], Tensor]) -> Callable[[], None]:
         def run() -> None:
@@ -82,12 +80,16 @@ def time_losses(n: int, *, dim: int, n_classes: int) -> LossTimes:
 
         return run
 
-    steps = {name: both_ways(loss) for name, loss in losses.items()}
-    best = best_seconds(steps | speeds, 60 if n <= 2048 else 4)
-    # Half of the pairs forward, and again backward if they were not kept; then the gradient of all pairs.
-    visits = 0.5 if n * n * 2 <= KEEP_BYTES else 1.0
-    limit = n * n * (visits + 1) * dim / SIDE**3 * best["product"] + n * n * visits / SIDE**2 * best["exponentials"]
-    return LossTimes(n, best["supcon"], best["esupcon"], best.get("dense"), best.get("metric_learning"), limit)
+    square, block = torch.randn(SIDE, SIDE), torch.empty(SIDE, SIDE)
+    speeds = {"product": lambda: square @ square, "exponentials": lambda: torch.exp(square, out=block)}
+    best = best_seconds({name: both_ways(loss) for name, loss in losses.items()} | speeds, 25 if n <= 1024 else 1)
+    limit = n * n * (2 * DIM / SIDE**3 * best["product"] + best["exponentials"] / SIDE**2)
+    supcon = best["supcon"]
+    peers = [f"{best[name] / supcon:.1f}x" if name in best else "-" for name in ("peer", "dense")]
+    return (
+        f"| {n:,} | {n_classes} | {1e3 * supcon:,.2f} | {supcon / limit:.2f} | {peers[0]} | {peers[1]} "
+        f"| {best['esupcon'] / supcon:.2f} |"
+    )
 
 
 PROBE = """
@@ -119,59 +121,31 @@ def peak_mebibytes(n: int, loss: str) -> float:
     return float(out.stdout)
 
 
-def table(sizes: tuple[int, ...]) -> list[str]:
-    lines = [
-        "| n | d | K | SupCon, ms | vs limit | vs metric-learning | vs dense | ESupCon / SupCon |",
-        "|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    for d in (128, 512):
-        for k in (10, 100):
-            for n in sizes:
-                if n > LARGE and (d, k) != (128, 100):
-                    continue  # minutes each, and of the same shape
-                lines.append(row(time_losses(n, dim=d, n_classes=k), d, k))
-                print(lines[-1], flush=True)
-    return lines
-
-
-def row(times: LossTimes, d: int, k: int) -> str:
-    def ratio(seconds: float | None) -> str:
-        return "-" if seconds is None else f"{seconds / times.supcon:.1f}x"
-
-    return (
-        f"| {times.n:,} | {d} | {k} | {1e3 * times.supcon:,.2f} | {times.supcon / times.limit:.2f} "
-        f"| {ratio(times.metric_learning)} | {ratio(times.dense)} | {times.esupcon / times.supcon:.2f} |"
-    )
-
-
-def memory(sizes: tuple[int, ...]) -> list[str]:
-    lines = ["| n | SupCon, MiB | ESupCon (K = 100), MiB |", "|--:|--:|--:|"]
-    for n in sizes:
-        lines.append(f"| {n:,} | {peak_mebibytes(n, 'supcon'):.0f} | {peak_mebibytes(n, 'esupcon'):.0f} |")
-        print(lines[-1], flush=True)
-    return lines
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="n up to 4,096 only")
-    parser.add_argument("--markdown", type=Path, help="also write the tables to this file")
+    parser.add_argument("--quick", action="store_true", help="n up to 4,096 only, without the memory")
+    parser.add_argument("--write", action="store_true", help="write the tables to docs/performance.md")
     arguments = parser.parse_args()
-    sizes = SIZES[:3] if arguments.quick else SIZES
+    lines: list[str] = []
+
+    def show(*some: str) -> None:
+        lines.extend(some)
+        print(*some, sep="\n", flush=True)
+
     machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}"
-    print(f"Forward + backward, float32, {machine}\n")
-    lines = [
-        f"Forward + backward, float32, {machine}.",
-        "",
-        *table(sizes),
-        "",
-        "Peak memory above the inputs, d = 128:",
-        "",
-    ]
-    print("\nPeak memory above the inputs, d = 128:\n")
-    lines += memory(sizes[-2:])
-    if arguments.markdown:
-        arguments.markdown.write_text("\n".join(lines) + "\n")
+    show(f"Forward + backward, float32, d = {DIM}, {machine}.", "")
+    show("| n | K | SupCon, ms | vs limit | vs metric-learning | vs dense | ESupCon / SupCon |")
+    show("|--:|--:|--:|--:|--:|--:|--:|")
+    for n, n_classes in SIZES[: 4 if arguments.quick else None]:
+        show(row(n, n_classes))
+    if not arguments.quick:
+        show("", "Peak memory above the inputs, d = 128:", "")
+        show("| n | SupCon, MiB | ESupCon (K = 100), MiB |", "|--:|--:|--:|")
+        show(f"| 32,768 | {peak_mebibytes(32768, 'supcon'):.0f} | {peak_mebibytes(32768, 'esupcon'):.0f} |")
+    if arguments.write:
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        after = rest.partition(END)[2]
+        PAGE.write_text(before + "\n".join([BEGIN, *lines, END]) + after)
 
 
 if __name__ == "__main__":
