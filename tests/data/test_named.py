@@ -9,7 +9,6 @@ import stat
 import tarfile
 import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -313,82 +312,43 @@ CONTENT = bytes(range(256)) * 4000
 MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
-@pytest.fixture
-def server():
-    """A server of CONTENT that can be told to answer otherwise, and counts its requests."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            http.n_requests += 1
-            if isinstance(http.next, int):
-                self.send_error(http.next)
-                return
-            body = b"<html>please log in</html>" if http.next == "portal" else CONTENT
-            self.send_response(200)
-            if http.next != "no length":
-                self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body[: len(body) // 2] if http.next == "break off" else body)
-
-        def log_message(self, *arguments):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        http.next, http.n_requests = "serve", 0
-        http.url = f"http://127.0.0.1:{http.server_port}/file.tar.gz"
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield http
-        http.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def target(tmp_path):
-    return tmp_path / "root" / "file.tar.gz"
-
-
 def left_in(folder):
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
-@pytest.mark.parametrize("length", ["serve", "no length"])
-def test_download_is_complete_and_alone(server, target, length):
-    server.next = length
-    lines = []
-    download(server.url, target, MD5, lines.append)
-    assert target.read_bytes() == CONTENT
-    assert left_in(target.parent) == [target.name]
-    assert server.url in lines[0]
+@pytest.fixture
+def served(tmp_path):
+    (tmp_path / "served").write_bytes(CONTENT)
+    return (tmp_path / "served").as_uri()
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (404, "HTTP Error 404"),
-        ("break off", "received 512,000 bytes"),
-        ("portal", f"not {MD5}"),
-        ("without end", "received 262,144 bytes"),
-    ],
-)
-def test_failed_download_leaves_nothing(server, target, monkeypatch, answer, message):
-    server.next = answer
-    if answer == "without end":
-        monkeypatch.setattr(named, "_MOST_DOWNLOADED", 1000)
-    with pytest.raises(OSError, match=message):
-        download(server.url, target, MD5, lambda line: None)
-    assert left_in(target.parent) == []
-
-
-def test_several_downloads_at_once_fetch_the_file_once(server, target):
-    arguments = (server.url, target, MD5, lambda line: None)
-    threads = [threading.Thread(target=download, args=arguments) for _ in range(3)]
+def test_several_downloads_at_once_fetch_the_file_once(served, tmp_path):
+    target, lines = tmp_path / "root" / "file.tar.gz", []
+    threads = [threading.Thread(target=download, args=(served, target, MD5, lines.append)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert target.read_bytes() == CONTENT
-    assert server.n_requests == 1
+    assert left_in(target.parent) == [target.name]
+    assert len([line for line in lines if served in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [("absent", "No such file"), ("other content", f"not {MD5}"), ("without end", "received 262,144 bytes")],
+)
+def test_failed_download_leaves_nothing(served, tmp_path, monkeypatch, change, message):
+    match change:
+        case "absent":
+            (tmp_path / "served").unlink()
+        case "other content":
+            (tmp_path / "served").write_text("<html>please log in</html>")
+        case "without end":
+            monkeypatch.setattr(named, "_MOST_DOWNLOADED", 1000)
+    with pytest.raises(OSError, match=message):
+        download(served, tmp_path / "root" / "file.tar.gz", MD5, lambda line: None)
+    assert left_in(tmp_path / "root") == []
 
 
 # --- Archives ---
@@ -435,40 +395,36 @@ def test_archive_is_unpacked(root, kind):
     assert not (unpacked(root / "archive", root) / "a.txt").exists()  # a folder that is there is not unpacked again
 
 
-@pytest.mark.parametrize("name", ["../out", "top/../../out", "{root}/out", "..", "C:\\out", "\\\\host\\out"])
-@pytest.mark.parametrize("kind", ["w:gz", "zip"])
-def test_archive_writes_nothing_outside(root, name, kind):
-    members = {**FILES, name.replace("{root}", str(root.parent)): b"escaped"}
-    with pytest.raises(ValueError, match="leads out of the folder: refused"):
-        unpacked(packed(root / "archive", members, kind), root)
-    assert left_in(root) == ["archive"]
-    assert left_in(root.parent) == ["root"]
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, "zip"])
-def test_links_and_devices_are_refused(root, kind):
+def link(kind):
     if kind == "zip":
-        archive, info = packed(root / "archive", FILES, "zip"), zipfile.ZipInfo("top/link")
+        info = zipfile.ZipInfo("top/link")
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
-        with zipfile.ZipFile(archive, "a") as bundle:
-            bundle.writestr(info, "/etc")
-    else:
-        link = tarfile.TarInfo("top/link")
-        link.type, link.linkname = kind, "/etc"
-        archive = packed(root / "archive", [*FILES.items(), link, ("top/link/passwd", b"x")])
-    with pytest.raises(ValueError, match="a link or device: refused"):
-        unpacked(archive, root)
-    assert left_in(root) == ["archive"]
+        return {**FILES, info: b"/etc"}
+    info = tarfile.TarInfo("top/link")
+    info.type, info.linkname = kind, "/etc"
+    return [*FILES.items(), info, ("top/link/passwd", b"x")]
 
 
-@pytest.mark.parametrize("kind", ["w:gz", "zip"])
-def test_size_and_content_of_an_archive_are_checked(root, monkeypatch, kind):
-    with pytest.raises(ValueError, match="no folder 'top'"):
-        unpacked(packed(root / "archive", {"other/x": b"1"}, kind), root)
-    monkeypatch.setattr(named, "_MOST_UNPACKED", 10_000)
-    with pytest.raises(ValueError, match="unpacks to more than"):
-        unpacked(packed(root / "archive", FILES, kind), root)
-    assert left_in(root) == ["archive"]
+OUTSIDE = ("../out", "top/../../out", "{root}/out", "..", "C:\\out", "\\\\host\\out")
+LINKS = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, "zip")
+
+
+@pytest.mark.parametrize(
+    ("members", "kind", "message"),
+    [
+        *(({**FILES, name: b"x"}, kind, "leads out of the folder") for name in OUTSIDE for kind in ("w:gz", "zip")),
+        *((link(kind), "zip" if kind == "zip" else "w:gz", "a link or device: refused") for kind in LINKS),
+        *(({"other/x": b"1"}, kind, "no folder 'top'") for kind in ("w:gz", "zip")),
+        *(({"top/large": bytes(20_000)}, kind, "unpacks to more than") for kind in ("w:gz", "zip")),
+    ],
+)
+def test_archive_that_no_data_set_has_is_refused_and_writes_nothing(root, monkeypatch, members, kind, message):
+    if isinstance(members, dict):
+        members = {n.replace("{root}", str(root)) if isinstance(n, str) else n: one for n, one in members.items()}
+    monkeypatch.setattr(named, "_MOST_UNPACKED", 22_000)
+    with pytest.raises(ValueError, match=message):
+        unpacked(packed(root / "archive", members, kind), root)
+    assert (left_in(root), left_in(root.parent)) == (["archive"], ["root"])
 
 
 @pytest.mark.parametrize("kind", ["w:gz", "w:xz", "zip"])
