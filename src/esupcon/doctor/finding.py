@@ -19,7 +19,7 @@ class Finding(BaseModel):
     severity: Severity
     message: str
     remedy: str
-    #: Rows of the test and the training part that look alike, to show them side by side.
+    #: Rows of the test part, and of the rows trained on, that look alike: for a report to show them side by side.
     pairs: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
