@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -413,7 +414,8 @@ class Classifier:
         added = torch.from_numpy(means).float().to(head.weight)  # float32 is the precision of saved weights
         with torch.no_grad():
             larger.weight.copy_(torch.cat([head.weight, added])[torch.from_numpy(order)])
-        self.network = Network(self.network.encoder, larger.eval(), self.network.projector)
+        self.network = copy.deepcopy(self.network)  # others may use the one before
+        self.network.head = larger.eval()
         update: dict[str, Any] = {"target_priors": None}
         for name, of_new in (("class_counts", np.bincount(codes)), ("class_weight", np.ones(len(new)))):
             if (of_known := getattr(self.calibration, name)) is not None:

@@ -114,14 +114,14 @@ class Deployed(nn.Module):
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
         self.preprocessing = classifier.preprocessing.module()
-        network: Network = copy.deepcopy(classifier.network).cpu().float().requires_grad_(False)
-        self.encoder, self.head = network.encoder, network.head
+        self.network: Network = copy.deepcopy(classifier.network).cpu().float().requires_grad_(False)
+        self.network.projector = None  # used in training only
         self.temperature = classifier.calibration.temperature
         self.register_buffer("bias", torch.from_numpy(classifier.calibration.bias(classifier.n_classes)).float())
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        embedding = self.encoder(self.preprocessing(x))
-        logits = self.head(embedding)
+        found = self.network.outputs(self.preprocessing(x), ("embedding", "logits"))
+        embedding, logits = found["embedding"], found["logits"]
         # Subtract the largest before the division: large logits over a small temperature overflow.
         shifted = (logits - logits.amax(1, keepdim=True)) / self.temperature
         return {"probabilities": (shifted + self.bias).softmax(1), "embedding": embedding}
