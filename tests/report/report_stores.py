@@ -120,7 +120,7 @@ def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
     paper = None
     if left.predictions:
         with suppress(ValueError):
-            paper = paper_calibration(Predictions(logits, labels), n_resamples=1)
+            paper = paper_calibration(Predictions(logits, labels))
     make_result(
         one.spec,
         test=None if left.accuracy is None else figures(left.accuracy, n, per_class),
