@@ -371,7 +371,7 @@ FORGED = {
     "a projection without end": setting("projection_dim", 2**40),
     "a source of data": setting("about.data.source", "/etc"),
     "settings 900 levels deep": setting("about.settings.x", json.loads("[" * 900 + "]" * 900)),
-    "a later version": setting("schema_version", 3),
+    "a later version": setting("schema_version", 99),
 }
 
 
