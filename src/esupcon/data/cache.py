@@ -57,16 +57,19 @@ def expand(path: str | os.PathLike[str]) -> Path:
         raise ValueError(f"{path}: the home folder is unknown. Set HOME, or pass a full path.") from None
 
 
-def decoded_root(cache_dir: str | os.PathLike[str] | None) -> Path | None:
-    """Return `cache_dir`, else $ESUPCON_DATA/decoded, else `decoded` in the platform's cache folder, if there is one.
+def data_root(data_dir: Path | None) -> Path | None:
+    """Return `data_dir`, else $ESUPCON_DATA, else the platform's cache folder, if this user has one."""
+    chosen = data_dir or os.environ.get(DATA_VARIABLE)
+    root = expand(chosen) if chosen else cache_root()
+    if root is not None and os.path.isfile(root):  # noqa: PTH113 - pathlib raises if a parent is inaccessible
+        raise NotADirectoryError(f"{root} is a file; expected a folder for data. Pass its parent.")
+    return None if root is None else root.absolute()
 
-    `data_dir` is not consulted: it may be a shared, read-only collection.
-    """
-    if cache_dir is not None:
-        return expand(cache_dir).absolute()
-    named = os.environ.get(DATA_VARIABLE)
-    root = expand(named) if named else cache_root()
-    return None if root is None else root.absolute() / "decoded"
+
+def decoded_root(cache_dir: Path | None) -> Path | None:
+    """Return `cache_dir`, else the folder `decoded` where data lie without `data_dir`, which may be read-only."""
+    root = data_root(cache_dir)
+    return root if root is None or cache_dir is not None else root / "decoded"
 
 
 def cached(folder: Path | None, key: str, shape: Shape, fill: Fill, log: Log) -> Entry:

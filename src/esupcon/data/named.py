@@ -6,7 +6,6 @@ import errno
 import hashlib
 import http.client
 import io
-import os
 import pickle
 import re
 import stat
@@ -24,7 +23,7 @@ from esupcon._console import Log, progress_bar
 from esupcon._io import locked, one_line, write_whole
 from esupcon._split import n_per_class_split
 from esupcon.data import DataOptions
-from esupcon.data.cache import DATA_VARIABLE, cache_root, expand
+from esupcon.data.cache import DATA_VARIABLE, data_root
 from esupcon.data.decode import Skipped
 from esupcon.data.folders import image_files_below
 from esupcon.data.sources import ImageFiles, Source
@@ -72,15 +71,6 @@ _md5 = partial(hashlib.md5, usedforsecurity=False)  # the checksum that the sets
 def bare_name(text: str) -> str:
     """Return a name in lower case without separators: cifar10 for CIFAR-10."""
     return re.sub(r"[-_ ]", "", text).lower()
-
-
-def data_root(data_dir: Path | None) -> Path | None:
-    """Return `data_dir`, else $ESUPCON_DATA, else the platform's cache folder, if this user has one."""
-    chosen = data_dir or os.environ.get(DATA_VARIABLE)
-    root = expand(chosen) if chosen else cache_root()
-    if root is not None and os.path.isfile(root):  # noqa: PTH113 - pathlib raises if a parent is inaccessible
-        raise NotADirectoryError(f"the data folder must be a directory; {root} is a file. Pass its parent.")
-    return None if root is None else root.absolute()
 
 
 def find_published(name: str, options: DataOptions, log: Log) -> Path:
