@@ -120,6 +120,69 @@ def test_what_is_not_supported_raises() -> None:
         torch.vmap(lambda labels: F.supcon_loss(z, labels))(torch.arange(12).view(2, 6) % 3)
 
 
+Function = Callable[[Tensor], Tensor]
+DIRECTION = torch.linspace(-1, 1, 18, dtype=torch.float64).view(6, 3)
+
+
+def third(f: Function, z: Tensor) -> Tensor:
+    z = z.clone().requires_grad_()
+    value = f(z)
+    for _ in range(3):
+        (gradient,) = torch.autograd.grad(value, z, create_graph=True)
+        value = (gradient * DIRECTION).sum()
+    return value.detach()
+
+
+def after_checkpointing(f: Function, z: Tensor) -> Tensor:
+    z = z.clone().requires_grad_()
+    torch.utils.checkpoint.checkpoint(f, z, use_reentrant=False).backward()
+    assert z.grad is not None
+    return z.grad
+
+
+jacobian, hessian = torch.autograd.functional.jacobian, torch.autograd.functional.hessian
+
+
+def along(f: Function, z: Tensor) -> Any:
+    return (hessian(f, z) * DIRECTION).sum((2, 3))
+
+
+# A derivative of the loss, and the same of its slow twin by plain autograd.
+DERIVATIVES: dict[str, tuple[Callable[[Function, Tensor], Any], Callable[[Function, Tensor], Any]]] = {
+    "hvp": (lambda f, z: torch.autograd.functional.hvp(f, z, DIRECTION)[1], along),
+    "vhp": (lambda f, z: torch.autograd.functional.vhp(f, z, DIRECTION)[1], along),
+    "third derivative": (third, third),
+    "vjp of the gradient": (lambda f, z: torch.func.vjp(torch.func.grad(f), z)[1](DIRECTION)[0], along),
+    "jvp of the gradient": (lambda f, z: torch.func.jvp(torch.func.grad(f), (z,), (DIRECTION,))[1], along),
+    "jacfwd of the gradient": (lambda f, z: torch.func.jacfwd(torch.func.grad(f))(z), hessian),
+    "linearize": (
+        lambda f, z: torch.func.linearize(f, z)[1](DIRECTION),
+        lambda f, z: (jacobian(f, z) * DIRECTION).sum(),
+    ),
+    "gradients of several batches": (
+        lambda f, z: torch.vmap(torch.func.grad(f))(torch.stack([z, DIRECTION])),
+        lambda f, z: torch.stack([jacobian(f, z), jacobian(f, DIRECTION)]),
+    ),
+    "vectorised jacobian": (lambda f, z: jacobian(f, z, vectorize=True), jacobian),
+    "checkpointing": (after_checkpointing, jacobian),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # used by torch.func itself
+@pytest.mark.parametrize("name", ["supcon", "spce", "esupcon_share_sample"])
+@pytest.mark.parametrize("kind", DERIVATIVES)
+def test_derivatives_are_right_or_refused(name: str, kind: str) -> None:
+    derivative, plain = DERIVATIVES[kind]
+    z, labels, prototypes = example(n=6, d=3)
+    try:
+        found = derivative(lambda a: LOSSES[name].loss(a, labels, prototypes, 0.2), z)
+    except (NotImplementedError, RuntimeError):
+        return  # refused
+    expected = plain(lambda a: LOSSES[name].twin(a, labels, prototypes, 0.2), z)
+    assert expected.abs().max() > 1e-3
+    assert_close(found, expected)
+
+
 class Step(nn.Module):
     """A model with an encoder, a prototype head and a loss."""
 

@@ -17,7 +17,6 @@ from PIL import Image
 
 import esupcon
 from esupcon._io import read_sealed_json, write_sealed_json
-from esupcon.classifier import load_classifier
 from esupcon.data import Dataset
 from esupcon.data import load as load_data
 from esupcon.probability import Predictions
@@ -77,14 +76,8 @@ def test_damaged_npz_data_are_refused(tmp_path: Path, save: Any) -> None:
     check_every_damage(file, lambda: load_data(file, log=quiet).fingerprint, n_flips=300)
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_damaged_model_is_refused(run: Path, name: str) -> None:
-    images, model = pictures(np.arange(9) % 3, 0), run / "model"
-    check_every_damage(model / name, lambda: load_classifier(model).logits(images).tobytes(), named=model)
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "examples.safetensors"])
-def test_damaged_estimator_is_refused(tmp_path: Path, name: str) -> None:
+def test_damaged_model_is_refused(tmp_path: Path, name: str) -> None:
     X, y = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 2
     for seed in (0, 1):
         one = esupcon.ContrastiveClassifier(encoder="mlp-4x1", epochs=1, auto_calibrate=False, random_state=seed)

@@ -91,37 +91,31 @@ def test_failed_write_of_output_gives_nonzero_exit_code(warm: Warm, shared_run: 
         assert_one_clear_line(warm.esupcon(*words, out="/dev/full"), "the disk is full")
 
 
-def test_unwritable_folder(warm: Warm, corners: Path, tmp_path: Path) -> None:
-    tmp_path.chmod(0o555)
-    ended = warm.esupcon("train", corners, "--out", tmp_path / "run", *TRAIN, obeys_permissions=True)
-    assert_one_clear_line(ended, str(tmp_path / "run"), "Permission denied", "Choose a writable place")
+WRITABLE = "Choose a writable place"
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "words", "said"),
+    [
+        (".", ("train", "{root}/corners.npz", "--out", "{root}/run", *TRAIN), WRITABLE),
+        ("model", ("calibrate", "{root}/model", "{root}/corners.npz", "--on", "all"), WRITABLE),
+        (".", ("export", "{root}/model", "--format", "torch", "--out", "{root}/m.pt2"), WRITABLE),
+        ("corners.npz", ("evaluate", "{root}/model", "{root}/corners.npz"), "corners.npz"),
+        ("model/config.json", ("evaluate", "{root}/model", "{root}/corners.npz"), "config.json"),
+    ],
+)
+def test_missing_permission(
+    warm: Warm, shared_run: Path, tmp_path: Path, forbidden: str, words: tuple[str, ...], said: str
+) -> None:
+    shutil.copytree(shared_run / "model", tmp_path / "model")
+    write_npz(tmp_path / "corners.npz")
+    before, place = contents(tmp_path), tmp_path / forbidden
+    for path in (place, tmp_path) if place.is_dir() else (place,):
+        path.chmod(0o555 if place.is_dir() else 0)
+    ended = warm.esupcon(*(word.format(root=tmp_path) for word in words), obeys_permissions=True)
+    assert_one_clear_line(ended, tmp_path, "Permission denied", said)
     tmp_path.chmod(0o755)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("command", ["calibrate", "export"])
-def test_read_only_model(warm: Warm, corners: Path, shared_run: Path, tmp_path: Path, command: str) -> None:
-    model = Path(shutil.copytree(shared_run / "model", tmp_path / "model"))
-    before = contents(tmp_path)
-    for folder in (model, tmp_path):
-        folder.chmod(0o555)
-    more = (corners, "--on", "all") if command == "calibrate" else ("--format", "torch", "--out", tmp_path / "m.pt2")
-    ended = warm.esupcon(command, model, *more, obeys_permissions=True)
-    assert_one_clear_line(ended, "Permission denied", "Choose a writable place")
     assert contents(tmp_path) == before
-    assert warm.esupcon("evaluate", model, corners, obeys_permissions=True).code == 0
-    tmp_path.chmod(0o755)
-
-
-def test_unreadable_data(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
-    model = Path(shutil.copytree(shared_run / "model", tmp_path / "model"))
-    source = write_npz(tmp_path / "corners.npz")
-    source.chmod(0)
-    ended = warm.esupcon("evaluate", model, source, obeys_permissions=True)
-    assert_one_clear_line(ended, str(source), "Permission denied")
-    (model / "config.json").chmod(0)
-    ended = warm.esupcon("evaluate", model, source, obeys_permissions=True)
-    assert_one_clear_line(ended, "config.json", "Permission denied")
 
 
 def test_inaccessible_home_only_disables_the_cache(warm: Warm, corners: Path, shared_run: Path, tmp_path: Path) -> None:
@@ -152,26 +146,39 @@ def test_read_only_disk(warm: Warm, corners: Path, disk: Path, shared_run: Path)
     assert warm.esupcon("evaluate", disk / "model", corners).code == 0
 
 
+DELETE_BEFORE = """
+import sys
+from pathlib import Path
+from esupcon.data import {module}
+from esupcon.cli import main
+before = {module}.{function}
+def after_deletion(*arguments, **options):
+    for name in {names!r}:
+        Path(name).unlink(missing_ok=True)
+    return before(*arguments, **options)
+{module}.{function} = after_deletion
+sys.exit(main({words!r}))
+"""
+
+
 def test_images_deleted_while_predicting(warm: Warm, tmp_path: Path, shared_run: Path) -> None:
     """They are gone when their turn comes: named, left out, and the rest is predicted."""
     photos = write_folder(tmp_path / "photos", n_each=3)
-    script = f"""
-import sys
-from pathlib import Path
-from esupcon.data import decode
-from esupcon.cli import main
-before = decode.decode_images
-def decode_images(paths, *more, **options):
-    for name in paths[:2]:
-        Path(name).unlink()
-    return before(paths, *more, **options)
-decode.decode_images = decode_images
-sys.exit(main(["predict", {str(shared_run)!r}, {str(photos)!r}]))
-"""
-    ended = warm.script(script)
+    names, words = [str(photos / "ne" / f"{i}.png") for i in (0, 1)], ["predict", str(shared_run), str(photos)]
+    ended = warm.script(DELETE_BEFORE.format(module="decode", function="decode_images", names=names, words=words))
     assert_one_clear_line(ended, "2 could not be read, 7 predicted", code=1)
     assert ended.err.count("no such file") == 2
     assert len(ended.out.splitlines()) == 1 + 7
+
+
+def test_image_deleted_while_decoding(warm: Warm, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", n_each=12)
+    gone, words = str(photos / "nw" / "0.png"), ["train", str(photos), "--out", str(tmp_path / "run"), *TRAIN]
+    script = DELETE_BEFORE.format(module="dataset", function="cached", names=[gone], words=words)
+    ended = warm.script(script, environment={"ESUPCON_DATA": str(tmp_path / "cache")})
+    assert ended.code == 0, ended.err
+    assert f"skipped {gone} (no such file, or a broken link)" in ended.err
+    assert "1 of 36 files were skipped" in ended.err
 
 
 def test_data_deleted_between_two_starts(warm: Warm, tmp_path: Path) -> None:
@@ -190,43 +197,9 @@ def test_data_deleted_between_two_starts(warm: Warm, tmp_path: Path) -> None:
     assert "Continuing at epoch" in again.err
 
 
-def test_image_deleted_while_decoding(warm: Warm, tmp_path: Path) -> None:
-    photos = write_folder(tmp_path / "photos", n_each=12)
-    script = f"""
-import sys
-from pathlib import Path
-from esupcon.data import dataset
-from esupcon.cli import main
-before = dataset.cached
-def cached(*arguments):
-    Path({str(photos / "nw" / "0.png")!r}).unlink(missing_ok=True)
-    return before(*arguments)
-dataset.cached = cached
-sys.exit(main(["train", {str(photos)!r}, "--out", {str(tmp_path / "run")!r}, *{TRAIN!r}, *sys.argv[1:]]))
-"""
-    environment = {"ESUPCON_DATA": str(tmp_path / "cache")}
-    ended = warm.script(script, environment=environment)
-    assert ended.code == 0, ended.err
-    assert f"skipped {photos / 'nw' / '0.png'} (no such file, or a broken link)" in ended.err
-    assert "1 of 36 files were skipped" in ended.err
-
-
-TABLE = """
-title = "Corners"
-methods = ["ce", "esupcon"]
-[[columns]]
-dataset = "{data}"
-"""
-PROFILE = """
-title = "Quick"
-seeds = 2
-validation_fraction = 0.1
-[train]
-encoder = "mlp-16x1"
-epochs = 3
-batch_size = 30
-precision = "32"
-"""
+TABLE = 'title = "Corners"\nmethods = ["ce", "esupcon"]\n[[columns]]\ndataset = "{data}"\n'
+PROFILE = 'title = "Quick"\nseeds = 2\nvalidation_fraction = 0.1\n[train]\n'
+PROFILE += 'encoder = "mlp-16x1"\nepochs = 3\nbatch_size = 30\nprecision = "32"\n'
 
 
 @as_root

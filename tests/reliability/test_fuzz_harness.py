@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import sys
 from pathlib import Path
 
@@ -44,26 +43,20 @@ def fails(folder: Path, content: bytes) -> object:
     return {}[content]
 
 
-def refuses_in_two_lines(folder: Path, content: bytes) -> object:
-    raise ValueError(f"{folder}\nis of two lines")
-
-
-def refuses_without_a_name(folder: Path, content: bytes) -> object:
-    raise ValueError("something is wrong somewhere")
-
-
-def runs_out_of_memory(folder: Path, content: bytes) -> object:
-    raise ValueError(f"{folder} is too large") from MemoryError()
-
-
 def test_the_harness_notices_faults(tmp_path: Path) -> None:
-    for read, complaint in (
-        (refuses_in_two_lines, "a refusal is one line"),
-        (refuses_without_a_name, "a refusal names the file or its folder"),
-        (runs_out_of_memory, "no more memory"),
+    def refuses(message: str, cause: Exception | None) -> Reader:
+        def read(folder: Path, content: bytes) -> object:
+            raise ValueError(message.format(folder)) from cause
+
+        return Reader(list, read)
+
+    for reader, complaint in (
+        (refuses("{}\nis of two lines", None), "a refusal is one line"),
+        (refuses("something is wrong", None), "a refusal names the file or its folder"),
+        (refuses("{} is too large", MemoryError()), "no more memory"),
     ):
         with pytest.raises(AssertionError, match=complaint):
-            check(Reader(list, read), tmp_path, b"x")
+            check(reader, tmp_path, b"x")
     with pytest.raises(KeyError):
         check(Reader(list, fails), tmp_path, b"x")
     with_checksum = Reader(lambda: [b"sound"], lambda folder, content: content, essence=bytes)
@@ -101,9 +94,3 @@ def test_results_cover_every_reader_without_faults() -> None:
     found = json.loads((FUZZ / "results.json").read_text())["readers"]
     assert set(found) == set(READERS)
     assert all(one["faults"] == 0 and one["cases"] >= 20_000 for one in found.values())
-
-
-def test_an_unknown_reader_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["run.py", "no-such"])
-    assert runpy.run_path(str(FUZZ / "run.py"))["main"]() == 2
-    assert "no reader 'no-such'; there are image, npz" in capsys.readouterr().err

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from warm import COMMAND
 
 from tiny_images import write_folder
 
 pytestmark = pytest.mark.reliability
 
-COMMAND = Path(sys.executable).with_name("esupcon")
-#: The names of the issue, then further ones that Python, pip, torch, pytest, Pillow or a worker might import.
-NAMES = ("numpy", "torch", "esupcon", "sitecustomize")
-NAMES += ("usercustomize", "conftest", "typing", "json", "encodings", "_bootlocale", "PIL", "ray", "pyarrow", "timm")
+#: Modules that Python, torch, Pillow or a worker might import.
+NAMES = ("numpy", "torch", "esupcon", "sitecustomize", "usercustomize", "conftest", "typing", "json", "encodings")
+NAMES += ("_bootlocale", "PIL", "ray", "pyarrow", "timm")
 QUICK = ("--encoder", "mlp-8x1", "--epochs", "1", "--batch-size", "8", "--image-size", "8")
 
 

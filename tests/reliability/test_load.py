@@ -79,7 +79,7 @@ def test_soak_notices_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_soak_round(warm: Warm, tmp_path: Path) -> None:
-    """Takes over 10 s: every command runs, and exports a graph."""
+    """Takes over 10 s: all commands, and a grid of two runs."""
     script = f"""
 import sys
 from pathlib import Path
