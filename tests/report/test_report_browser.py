@@ -8,55 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report_pages import OUTSIDE, Opened
 from report_stores import HOSTILE
 
 from esupcon.report import build
 
-# The page's policy forbids what playwright's wait_for_function does, so that waiting is done in the functions.
-DRAW_ALL = """async () => {
-  const pause = (time) => new Promise((done) => setTimeout(done, time));
-  for (let y = 0; y < document.body.scrollHeight; y += 700) {
-    scrollTo({ top: y, behavior: "instant" });
-    await pause(30);
-  }
-  const waiting = () => [...document.querySelectorAll("figure:not([hidden]) .plot")].some((p) => !p.dataset.drawn);
-  while (waiting()) await pause(30);
-}"""
 IS_NAMED = """async (name) => {
   while (document.getElementById("theme").textContent !== name) await new Promise((done) => setTimeout(done, 20));
 }"""
-OUTSIDE = """(width) => [...document.querySelectorAll("main *")]
-  .filter((e) => !e.closest(".scroll") && !e.closest(".plot") && e.getBoundingClientRect().right > width + 1)
-  .map((e) => e.outerHTML.slice(0, 80))"""
-
-
-class Opened:
-    """A page with the messages on its console and its requests."""
-
-    def __init__(self, browser: Any, report: Path, **settings: Any) -> None:
-        self.page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **settings})
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.address = report.as_uri()
-        self.page.goto(self.address)
-        self.page.wait_for_selector("html[data-ready]")
-
-    def __enter__(self) -> Opened:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.page.close()
-
-    def draw_all(self) -> None:
-        self.page.evaluate(DRAW_ALL)
-
-    def column(self, table: int, at: int) -> list[str]:
-        rows = self.page.locator("table.results").nth(table).locator("tbody tr:visible")
-        return [rows.nth(i).locator("th, td").nth(at).inner_text().split()[0] for i in range(rows.count())]
 
 
 @pytest.fixture

@@ -7,60 +7,14 @@ import hashlib
 import json
 import re
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from report_pages import Page
 from report_stores import HOSTILE, Filler
 
 from esupcon.experiments.store import Store
 from esupcon.report import build
-
-VOID = {"meta", "link", "input", "br", "wbr"}
-
-
-class Page(HTMLParser):
-    """Collect elements with attributes, text and scripts; check that tags are balanced."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.stack: list[str] = []
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.words: list[str] = []
-        self.scripts: list[tuple[dict[str, str], str]] = []
-        self.cells: list[str] = []
-        self.feed(source)
-        self.close()
-        assert not self.stack, f"left open: {self.stack}"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        self.elements.append((tag, given))
-        if tag not in VOID:
-            self.stack.append(tag)
-        if tag == "script":
-            self.scripts.append((given, ""))
-        if tag in ("td", "th"):
-            self.cells.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.stack and self.stack.pop() == tag, f"</{tag}> closes nothing"
-
-    def handle_data(self, data: str) -> None:
-        if self.stack and self.stack[-1] == "script":
-            attributes, before = self.scripts[-1]
-            self.scripts[-1] = (attributes, before + data)
-        elif self.stack and self.stack[-1] != "style":
-            self.words.append(data)
-            if "td" in self.stack or "th" in self.stack:
-                self.cells[-1] += data
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-    def cell(self, start: str) -> str:
-        return next(" ".join(cell.split()) for cell in self.cells if " ".join(cell.split()).startswith(start))
 
 
 @pytest.fixture(scope="module")

@@ -191,8 +191,8 @@ def _drawn_column(table: ResultTable, index: int, runs: Mapping[str, StoredRun],
     seed = min(seeds, key=lambda one: (-seeds[one], one))  # the one that most methods have
     drawn = {method: run for method, found in all_runs.items() for run in found if run.spec.train.seed == seed}
     missing = [method_title(method) for method in table.methods if method not in drawn]
-    confusions = {method: _read(run, PREDICTIONS_FILE, _confusion, problems) for method, run in drawn.items()}
-    embeddings = {method: _read(run, EMBEDDING_FILE, _embedding, problems) for method, run in drawn.items()}
+    confusions = {method: read_file(run, PREDICTIONS_FILE, _confusion, problems) for method, run in drawn.items()}
+    embeddings = {method: read_file(run, EMBEDDING_FILE, read_embedding, problems) for method, run in drawn.items()}
     return DrawnColumn(
         label=printable(f"{table.title}: {dataset_title(column.dataset)}, {column.setting}"),
         runs=drawn,
@@ -203,25 +203,32 @@ def _drawn_column(table: ResultTable, index: int, runs: Mapping[str, StoredRun],
     )
 
 
-def _read(run: StoredRun, name: str, read_file: Callable[[Path, int], File], problems: list[str]) -> File | None:
+def read_file(run: StoredRun, name: str, read: Callable[[Path, int], File], problems: list[str]) -> File | None:
     """Return what a file of a run holds; None if there is no such file, or if it is damaged, which is noted."""
     if run.folder is None or not (run.folder / name).is_file():
         return None
     try:
-        return read_file(run.folder / name, len(run.result.data.classes))
+        return read(run.folder / name, len(run.result.data.classes))
     except (OSError, ValueError) as error:
         problems.append(f"{run.folder / name} cannot be read and is left out: {error}")
         return None
 
 
-def _confusion(path: Path, n_classes: int) -> Confusion:
+def read_predictions(path: Path, n_classes: int) -> Predictions:
+    """Return stored predictions; raise a ValueError if they are not of a run with so many classes."""
     predictions = Predictions.load(path)
     if predictions.n_classes != n_classes:
         raise ValueError(f"it has {predictions.n_classes:,} classes; the run has {n_classes:,}")
+    return predictions
+
+
+def _confusion(path: Path, n_classes: int) -> Confusion:
+    predictions = read_predictions(path, n_classes)
     return predictions.labels, predictions.logits.argmax(axis=1)
 
 
-def _embedding(path: Path, n_classes: int) -> Embedding | None:
+def read_embedding(path: Path, n_classes: int) -> Embedding | None:
+    """Return some stored embeddings; None if there are too few to be drawn."""
     arrays = read_arrays(path, {"z", "labels", *array_names(path)} & {"z", "labels", "prototypes"})
     z, labels, prototypes = arrays["z"], arrays["labels"], arrays.get("prototypes", np.zeros((n_classes, 0)))
     kinds = z.dtype.kind + labels.dtype.kind + prototypes.dtype.kind

@@ -75,11 +75,14 @@ def sections(content: Content) -> list[Section]:
         "embedding": embedding_maps(content.drawn),
         "confusion": [confusion_matrices(column) for column in content.drawn],
     }
+    return [section(key, found) for key, found in options.items()]
+
+
+def section(key: str, options: Sequence[Option], *, of_one_run: bool = False) -> Section:
+    """Return the section of a kind of figures, with its texts."""
     texts = tomllib.loads(resources.files("esupcon.report").joinpath("page", "sections.toml").read_text("utf-8"))
-    return [
-        Section(key, **texts[key], options=[option for option in found if option.cards])
-        for key, found in options.items()
-    ]
+    own = {**texts[key], **(texts["of_one_run"][key] if of_one_run else {})}
+    return Section(key, **own, options=[option for option in options if option.cards])
 
 
 # --- Styles, axes and traces -----------------------------------------------------------------------------------------
@@ -156,7 +159,8 @@ def reliability(column: DrawnColumn, style: Styles) -> Option:
     """Draw confidence against accuracy before and after calibration."""
     found = {method: run.result.calibration.paper for method, run in column.runs.items()}
     drawn = {method: reliability_figure(one, style[method]["color"]) for method, one in found.items() if one}
-    return Option(column.label, _cards(drawn), column.note)
+    protocol = " T is fitted on a stratified fifth of the test set; both curves show the other four fifths."
+    return Option(column.label, _cards(drawn), column.note + protocol)
 
 
 def reliability_figure(figures: CalibrationFigures, colour: str) -> Figure:
@@ -203,7 +207,8 @@ def training_curves(column: DrawnColumn, style: Styles) -> Option:
             hover = "%{fullData.name}: %{y:.4g} after epoch %{x}"
             traces += [_trace("scatter", hover, method, x=xs, y=ys, line=style[method], mode=mode)] if ys else []
         if traces:
-            cards.append(Card(title, _figure(traces, _axis("epoch"), _axis(axis), 360, showlegend=True)))
+            several = len(column.runs) > 1
+            cards.append(Card(title, _figure(traces, _axis("epoch"), _axis(axis), 360, showlegend=several)))
     note = " These runs held out no data, so their accuracy during training is unknown." if len(cards) == 1 else ""
     return Option(column.label, cards, column.note + note)
 

@@ -22,7 +22,7 @@ from esupcon._console import count
 from esupcon._io import write_bytes
 from esupcon.report import format as formats
 from esupcon.report.content import Content, read
-from esupcon.report.figures import sections, styles
+from esupcon.report.figures import Section, sections, styles
 
 Format = Literal["html", "markdown", "csv", "latex"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -78,16 +78,16 @@ def _page_file(name: str) -> str:
 
 def _fill(name: str, values: dict[str, Any], escape: Callable[[object], str] | None = None, **options: Any) -> str:
     """Fill a template. Every value that it writes is escaped, by HTML's rules if no other function is given."""
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - slow to import
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # noqa: PLC0415 - slow to import
     from markupsafe import Markup  # noqa: PLC0415 - part of jinja
 
     if escape is not None:
         options["finalize"] = lambda value: value if isinstance(value, Markup) else escape(value)
     options |= {"autoescape": escape is None, "undefined": StrictUndefined, "keep_trailing_newline": True}
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, **options)
+    environment = Environment(loader=FunctionLoader(_page_file), trim_blocks=True, lstrip_blocks=True, **options)
     environment.filters.update({name: one for name, one in vars(formats).items() if callable(one)})
     environment.globals.update(count=count, legend=formats.legend)
-    return environment.from_string(_page_file(name)).render(values)
+    return environment.get_template(name).render(values)
 
 
 def _markdown(content: Content) -> str:
@@ -119,12 +119,17 @@ def _csv(content: Content) -> str:
 
 
 def _html(content: Content) -> str:
+    methods = [(method, line["color"]) for method, line in styles(content.methods).items()]
+    values = {"content": content, "methods": methods, "facts": content.facts}
+    return html_page("template.html", values, lambda: sections(content))
+
+
+def html_page(template: str, values: dict[str, Any], draw: Callable[[], Sequence[Section]]) -> str:
+    """Fill a template that extends `base.html`; its sections are drawn if plotly is installed."""
     plotly = _plotly()
-    drawn = sections(content) if plotly is not None else []
+    drawn = draw() if plotly is not None else []
     scripts = [*([plotly] if plotly else []), _page_file("page.js")]
-    values = {
-        "content": content,
-        "methods": [(method, line["color"]) for method, line in styles(content.methods).items()],
+    page = {
         "sections": drawn,
         "has_plotly": plotly is not None,
         "style": _page_file("style.css"),
@@ -132,7 +137,7 @@ def _html(content: Content) -> str:
         "policy": _policy(scripts),
         "data": json_block({section.key: section for section in drawn if section.options}),
     }
-    return _fill("template.html", values)
+    return _fill(template, {**values, **page})
 
 
 def _plotly() -> str | None:
