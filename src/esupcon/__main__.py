@@ -16,7 +16,12 @@ def main() -> int:
         signal.signal(signal.SIGINT, _end)
     from esupcon.cli import main as run  # noqa: PLC0415 - after the handler is set
 
-    return run()
+    code = run()
+    if code > 128:  # stopped by a signal: the interpreter would take seconds to free gigabytes
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import pickle
 import shutil
 import signal
 import struct
+import subprocess
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -26,6 +28,8 @@ from warm import Warm
 
 from esupcon._io import file_digest, read_sealed_json, write_sealed_json
 from esupcon.data import source_digest
+from esupcon.spec import TrainSpec
+from esupcon.training import TrainData, fit
 from tiny_images import write_folder
 
 pytestmark = pytest.mark.reliability
@@ -401,6 +405,23 @@ def test_a_signal_ends_every_command(
     ended = warm.script(WHEN_READ.format(name=name, number=int(number), words=filled))
     assert_one_clear_line(ended, code=128 + number)
     assert contents(tmp_path) == before
+
+
+def test_a_signal_waits_neither_for_a_backward_pass_nor_for_the_end_of_the_interpreter() -> None:
+    """A pass is one call of torch, which handles signals only if it calls Python after each layer."""
+    encoder, seen = torch.nn.Linear(4, 4), []
+
+    def should_stop() -> bool:
+        seen.append([len(one._post_accumulate_grad_hooks or ()) for one in encoder.parameters()])
+        return False
+
+    data = TrainData(np.eye(4, dtype=np.float32), np.arange(4) % 2, 2)
+    fit(TrainSpec(epochs=1, batch_size=4), data, encoder=encoder, should_stop=should_stop, log=lambda line: None)
+    assert seen == [[1, 1]]
+    assert not any(one._post_accumulate_grad_hooks for one in encoder.parameters())
+    script = "import atexit, sys, time, esupcon.cli\nfrom esupcon.__main__ import main\n"
+    script += "esupcon.cli.main = lambda: 130\natexit.register(time.sleep, 60)\nsys.exit(main())"
+    assert subprocess.run([sys.executable, "-P", "-c", script], timeout=50, check=False).returncode == 130
 
 
 RANKS = {

@@ -164,7 +164,7 @@ class Run:
     def begin_stage(self, stage: Stage, optimizer: optim.Optimizer) -> None:
         """Set up the monitors of a stage; restore them and the optimiser if a checkpoint was written inside it."""
         self.optimizer, state = optimizer, self.resumed_state
-        self.resumed_state = None
+        self.resumed_state, self.hooks = None, _let_signals_in(self.network)
         # An encoder whose run stops when its head is best ends elsewhere than without the head.
         shares = self.shared_stage is not None and self.position.stage == 0 and self.spec.patience is None
         if shares and stage.core != stage and (state is None or len(state["monitors"]) > 1):
@@ -212,6 +212,8 @@ class Run:
             self.network.load_state_dict(self.best_state)
         self.position = Position(stage=self.position.stage + 1)
         self.best_state = self.optimizer = None
+        for hook in self.hooks:
+            hook.remove()
         self.save()
         if self.position.stage == 1:
             _leave_first_stage(self)
@@ -326,6 +328,13 @@ class Run:
             batch_size=self.plan.batch_size,
             device=self.fabric.device.type,
         )
+
+
+def _let_signals_in(network: Network) -> list[Any]:
+    """Make backward passes call Python after each layer: otherwise a signal would wait for their end, half a minute for
+    large images. Return the handles that undo it."""
+    hook = lambda parameter: None  # noqa: E731
+    return [one.register_post_accumulate_grad_hook(hook) for one in network.parameters() if one.requires_grad]
 
 
 # --- Start -----------------------------------------------------------------------------------------------------------
