@@ -15,18 +15,10 @@ BOUNDS = (0.0, 1.0)
 
 
 def figures(accuracy: float = 0.9, n: int = 10, per_class: Sequence[dict[str, Any]] = ()) -> Figures:
-    return Figures.model_validate(
-        {
-            "n": n,
-            "temperature": 1.0,
-            "accuracy": accuracy,
-            "ece": 0.1,
-            "nll": 0.5,
-            "brier": 0.2,
-            **{f"{name}_interval": BOUNDS for name in ("accuracy", "ece", "nll", "brier")},
-            "per_class": [{"precision": None, "probability": None, **one} for one in per_class],
-        }
-    )
+    values = {"accuracy": accuracy, "ece": 0.1, "nll": 0.5, "brier": 0.2}
+    intervals = {f"{name}_interval": BOUNDS for name in values}
+    classes = [{"precision": None, "probability": None, **one} for one in per_class]
+    return Figures.model_validate({"n": n, "temperature": 1.0, **values, **intervals, "per_class": classes})
 
 
 def make_result(
@@ -44,16 +36,16 @@ def make_result(
     versions = {"esupcon": "0.2.0", "torch": metadata.version("torch"), "platform": "Linux"}
     counts = dict.fromkeys(classes, 5)
     scenario = {
-        "settings": {},
-        "n_before": 10,
-        "n_after": 10,
-        "class_counts_before": counts,
-        "class_counts_after": counts,
-        "label_counts_after": counts,
-        "scarce_classes": scarce,
-        "n_wrong_labels": 0,
-        "effective_noise_rate": 0.0,
-        "sha256": "0" * 64,
+        **{"settings": {}, "n_before": 10, "n_after": 10, "n_wrong_labels": 0, "effective_noise_rate": 0.0},
+        **{
+            f"{name}_counts_{when}": counts
+            for name, when in (("class", "before"), ("class", "after"), ("label", "after"))
+        },
+        **{"scarce_classes": scarce, "sha256": "0" * 64},
+    }
+    preparation = {
+        **{"scenario": scenario, "validation_fraction": 0.0, "validation_seed": 0, "n_fit": 10, "n_held_out": 0},
+        **{"n_test": 10, "class_counts": list(counts.values())},
     }
     return Result.model_validate(
         {
@@ -64,21 +56,10 @@ def make_result(
             "augmentation": "none",
             "batch_size": batch_size,
             "data": {
-                "name": spec.source,
-                "fingerprint": "0",
-                "classes": classes,
-                "input_shape": (1, 8, 8),
+                **{"name": spec.source, "fingerprint": "0", "classes": classes, "input_shape": (1, 8, 8)},
                 "n_skipped": 0,
             },
-            "preparation": {
-                "scenario": scenario,
-                "validation_fraction": 0.0,
-                "validation_seed": 0,
-                "n_fit": 10,
-                "n_held_out": 0,
-                "n_test": 10,
-                "class_counts": list(counts.values()),
-            },
+            "preparation": preparation,
             "metrics": {"test": test, "held_out": held_out},
             "calibration": {"paper": paper},
             "findings": list(findings),

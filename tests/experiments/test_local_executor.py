@@ -227,4 +227,8 @@ def test_process_that_cannot_start_is_a_failure(monkeypatch: pytest.MonkeyPatch,
         (event,) = executor.events(60.0)
         assert (event.kind, event.permanent) == ("failed", False)
         assert event.error == "its process ended with code 1: no memory"
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    executor.submit(task(store, plan.rows[0]))
+    (event,) = executor.events(60.0)
+    assert event.kind == "failed" and "No such file or directory" in event.error
     executor.close()

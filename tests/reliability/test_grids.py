@@ -28,7 +28,6 @@ from esupcon.experiments.grid import run_grid
 from esupcon.experiments.executors import LocalExecutor
 from esupcon.experiments.store import Store
 from small_grid import small_plan
-from warm import children_of
 store = Store(sys.argv[2])
 plan = small_plan(Path(sys.argv[1]), n_seeds=3, epochs=40)
 state = run_grid([plan], store, LocalExecutor(int(sys.argv[3])), log=print)

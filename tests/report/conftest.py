@@ -33,7 +33,7 @@ def fill(store: Store) -> Filler:
         rows = []
         for method, values in accuracies.items():
             for seed, value in enumerate(values):
-                one = row(method, seed, paper=papers.get(method), **where)
+                one = row(method, seed, paper_accuracy=papers.get(method), **where)
                 rows.append(one)
                 if value is not None:
                     write_run(store, one, replace(left or Left(), accuracy=value / 100))

@@ -24,39 +24,13 @@ METHODS = ("ce", "supcon_ce", "esupcon")
 HOSTILE = "<script>alert(1)</script>"
 
 
-def row(
-    method: str = "ce",
-    seed: int = 0,
-    *,
-    table: str = "full",
-    profile: str = "cpu",
-    dataset: str = "cifar10",
-    setting: str = "full",
-    reduced: str | None = None,
-    grid: Mapping[str, Any] | None = None,
-    paper: float | None = None,
-    paper_ece: float | None = None,
-    **train: Any,
-) -> Row:
+def row(method: str = "ce", seed: int = 0, *, dataset: str = "cifar10", setting: str = "full", **given: Any) -> Row:
+    """Return a planned run; `given` are fields of Row and training settings."""
+    place = {"table": "full", "profile": "cpu", "dataset": dataset, "setting": setting, "method": method, "seed": seed}
+    place |= {name: given.pop(name) for name in list(given) if name in Row.model_fields}
     n_train = None if setting == "full" else 1 + zlib.crc32(setting.encode())  # settings differ, so must keys
-    spec = RunSpec(
-        source=dataset,
-        n_train=n_train,
-        train=TrainSpec(method=method, seed=seed, **{"threads": 1, **(grid or {}), **train}),
-    )
-    return Row(
-        table=table,
-        profile=profile,
-        dataset=dataset,
-        setting=setting,
-        method=method,
-        seed=seed,
-        spec=spec,
-        reduced=reduced,
-        grid=dict(grid or {}),
-        paper_accuracy=paper,
-        paper_ece=paper_ece,
-    )
+    train = TrainSpec(method=method, seed=seed, **{"threads": 1, **place.get("grid", {}), **given})
+    return Row(**place, spec=RunSpec(source=dataset, n_train=n_train, train=train))
 
 
 @dataclass(frozen=True)
@@ -100,18 +74,11 @@ def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
         np.savez_compressed(folder / "embedding.npz", **arrays)
     if left.epochs is not None:
         stages = [0] * left.epochs + ([1] if one.method.startswith("supcon_ce") else [])
-        history = [
-            {
-                "stage": s,
-                "epoch": i,
-                "loss": 3.0 / (i + 1),
-                "held_out_accuracy": 0.5 + 0.05 * i if left.held_out else None,
-            }
-            for i, s in enumerate(stages)
-        ]
-        timing = [{"stage": s, "epoch": i, "seconds": 2.0, "images_per_second": 320.0} for i, s in enumerate(stages)]
-        for name, records in (("history.jsonl", history), ("timing.jsonl", timing)):
-            (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+        with (folder / "history.jsonl").open("w") as history, (folder / "timing.jsonl").open("w") as timing:
+            for i, stage in enumerate(stages):
+                at, accuracy = {"stage": stage, "epoch": i}, 0.5 + 0.05 * i if left.held_out else None
+                print(json.dumps({**at, "loss": 3.0 / (i + 1), "held_out_accuracy": accuracy}), file=history)
+                print(json.dumps({**at, "seconds": 2.0, "images_per_second": 320.0}), file=timing)
     hits = logits.argmax(axis=1) == labels
     per_class = [
         {"name": name, "n": int((labels == c).sum()), "accuracy": float(hits[labels == c].mean()) if c < n else None}
@@ -155,12 +122,8 @@ def write_everything(root: Path, classes: Sequence[str] = CLASSES) -> Store:
     store = Store(root)
     store.create()
     rng = np.random.default_rng(0)
-    finding = {
-        "code": "imbalance",
-        "severity": "warning",
-        "message": f"the smallest class, {classes[0]}, has 7.",
-        "remedy": "Look at each class.",
-    }
+    message = f"the smallest class, {classes[0]}, has 7."
+    finding = {"code": "imbalance", "severity": "warning", "message": message, "remedy": "Look at each class."}
 
     def write(rows: Sequence[Row], left: Left, **plan: Any) -> None:
         note_plan(store, rows, **plan)
@@ -172,7 +135,7 @@ def write_everything(root: Path, classes: Sequence[str] = CLASSES) -> Store:
     papers = {"ce": 95.39, "supcon_ce": 95.5, "esupcon": 95.9}
     write(
         [
-            row(m, s, dataset=d, setting=n, reduced=r, paper=papers[m])
+            row(m, s, dataset=d, setting=n, reduced=r, paper_accuracy=papers[m])
             for d, n, r in (("cifar10", "full", "2,625 samples"), ("cifar10", "N=2K", None), ("cifar100", "N=8K", None))
             for m in METHODS
             for s in range(3)
@@ -206,10 +169,6 @@ def write_everything(root: Path, classes: Sequence[str] = CLASSES) -> Store:
         title="Cost of a step",
         measure="cost",
     )
-    write(
-        [row(m, s, table="calibration", setting="N=2K", paper_ece=0.03) for m in METHODS for s in range(3)],
-        usual,
-        title="Calibration",
-        measure="ece",
-    )
+    rows = [row(m, s, table="calibration", setting="N=2K", paper_ece=0.03) for m in METHODS for s in range(3)]
+    write(rows, usual, title="Calibration", measure="ece")
     return store

@@ -21,7 +21,7 @@ from threading import Thread
 from typing import IO, Any, Literal
 
 from esupcon._console import usable_cores
-from esupcon._io import write_bytes
+from esupcon._io import one_line, write_bytes
 from esupcon.experiments.plan import Plugin, Record, Spec
 from esupcon.experiments.store import Store
 
@@ -91,7 +91,10 @@ class LocalExecutor:
         thread.start()
 
     def _compute(self, worker: _Worker, task: Task) -> None:
-        event = worker.compute(task)
+        try:
+            event = worker.compute(task)
+        except (OSError, ValueError) as error:  # no process could be started, or its answer is not an event
+            event = Event(key=task.key, kind="failed", error=one_line(error))
         self._idle.append(worker)
         self._events.put(event)
 
@@ -134,18 +137,7 @@ class _Worker:
         """Return what became of a task, also if the process dies."""
         if self._process is None or self._process.poll() is not None:
             self.end()
-            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
-            # -P: nothing is imported from the current folder. A session of its own: Ctrl-C reaches only the driver,
-            # which then tells the workers to save.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "esupcon.experiments.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                encoding="utf-8",
-                env={**_KEEP_FREED_MEMORY, **os.environ, **self.environment},
-                start_new_session=True,
-            )
+            self._process = self._start()
         process = self._process
         assert process.stdin is not None and process.stdout is not None
         if self._is_stopping:  # since before there was a process to tell
@@ -169,19 +161,39 @@ class _Worker:
         printed = self._errors.read().decode(errors="replace").strip().split("\n")[-1]
         return Event(key=task.key, kind="failed", error=": ".join([f"its process ended with code {code}", printed]))
 
+    def _start(self) -> subprocess.Popen[str]:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        try:
+            # -P: nothing is imported from the current folder. A session of its own: Ctrl-C reaches only the driver,
+            # which then tells the workers to save.
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "esupcon.experiments.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                encoding="utf-8",
+                env={**_KEEP_FREED_MEMORY, **os.environ, **self.environment},
+                start_new_session=True,
+            )
+        except OSError:
+            self._errors.close()
+            raise
+
     def stop(self) -> None:
-        self._is_stopping = True
-        if self._process is not None and self._process.stdin is not None:
+        """Tell the process to save and exit."""
+        self._is_stopping = True  # first: a process that starts now looks at it
+        process = self._process
+        if process is not None and process.stdin is not None:
             with suppress(BrokenPipeError):
-                self._process.stdin.close()
+                process.stdin.close()
 
     def wait(self, seconds: float) -> None:
         """Wait until the process has ended; kill it if it takes longer."""
-        if self._process is not None:
+        if (process := self._process) is not None:
             try:
-                self._process.wait(seconds)
+                process.wait(seconds)
             except subprocess.TimeoutExpired:
-                self._process.kill()
+                process.kill()
 
     def end(self) -> None:
         """Wait until the process has ended, and close its pipes."""

@@ -231,12 +231,10 @@ def _samples(found: Predictions, temperature: float, classes: Sequence[str], ima
 
 
 def _pictures(given: Samples, rows: Sequence[int], text: Callable[[int], tuple[str, ...]]) -> list[Picture]:
-    """Return the pictures of some rows; `text` gives title and lines, and the last line is the name of the file."""
+    """Return the pictures of some rows; `text` gives title and lines, and the last line is the file with its folder."""
     images, names = given.images or ((), ())
-    return [
-        picture(images[i] if len(images) else None, *text(i), Path(names[i]).name if len(names) else f"sample {i:,}")
-        for i in rows
-    ]
+    files = {i: "/".join(Path(names[i]).parts[-2:]) if len(names) else f"sample {i:,}" for i in rows}
+    return [picture(images[i] if len(images) else None, *text(i), files[i]) for i in rows]
 
 
 def _suspects(given: Samples) -> Gallery:
