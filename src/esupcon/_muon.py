@@ -15,6 +15,8 @@ class Muon(torch.optim.Optimizer):
     Filters (out, in, h, w) are treated as matrices (out, in h w); `torch.optim.Muon` of torch 2.15 still refuses them.
     Before each step a bank is rescaled to the norm sqrt(out), so its scale neither grows nor needs weight decay.
     U V^T is approximated by Newton-Schulz iterations, computed in `dtype`; bfloat16 halves their time.
+
+    Groups with ``orthogonal=False``, such as biases and heads, take the steps of SGD with Nesterov momentum.
     """
 
     def __init__(
@@ -23,12 +25,15 @@ class Muon(torch.optim.Optimizer):
         lr: float,
         *,
         momentum: float = 0.6,
+        weight_decay: float = 0.0,
         iterations: int = 3,
+        orthogonal: bool = True,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "iterations": iterations})
+        options = {"momentum": momentum, "weight_decay": weight_decay, "orthogonal": orthogonal}
+        super().__init__(params, {"lr": lr, "iterations": iterations, **options})
         self.dtype = dtype
-        for p in (p for group in self.param_groups for p in group["params"]):
+        for p in (p for group in self.param_groups if group["orthogonal"] for p in group["params"]):
             if p.ndim < 2:
                 raise ValueError(f"Muon needs matrices or filters; got a parameter of shape {tuple(p.shape)}.")
 
@@ -40,11 +45,14 @@ class Muon(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
+                grad = p.grad.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else p.grad
                 momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
-                momentum.mul_(group["momentum"]).add_(p.grad)
-                update = p.grad.add(momentum, alpha=group["momentum"])  # Nesterov
-                p.mul_(len(p) ** 0.5 / torch.linalg.vector_norm(p).clamp_min(torch.finfo(p.dtype).tiny))
-                p.sub_(orthogonalise(update.flatten(1), group["iterations"], self.dtype).view_as(p), alpha=group["lr"])
+                momentum.mul_(group["momentum"]).add_(grad)
+                update = grad.add(momentum, alpha=group["momentum"])  # Nesterov
+                if group["orthogonal"]:
+                    p.mul_(len(p) ** 0.5 / torch.linalg.vector_norm(p).clamp_min(torch.finfo(p.dtype).tiny))
+                    update = orthogonalise(update.flatten(1), group["iterations"], self.dtype).view_as(p)
+                p.sub_(update, alpha=group["lr"])
         return loss
 
 

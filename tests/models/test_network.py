@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from esupcon.heads import LinearHead, PrototypeHead
-from esupcon.models import Network, ProjectionHead, build_network
+from esupcon.models import Neck, Network, ProjectionHead, build_network
 
 
 class Counting(nn.Module):
@@ -40,12 +41,11 @@ def test_outputs_computes_each_part_once_and_nothing_else(names: tuple[str, ...]
         assert torch.equal(value, 2 * x if name == "embedding" else 4 * x)
 
 
-def test_forward_and_embed_agree_with_outputs() -> None:
+def test_forward_agrees_with_outputs() -> None:
     network = build_network(encoder="mlp-16x1", input_shape=(4,), n_classes=3, projection_dim=5)
     x = torch.randn(6, 4)
     found = network.outputs(x, NAMES)
     assert torch.equal(network(x), found["logits"])
-    assert torch.equal(network.embed(x), found["embedding"])
     assert found["projection"].shape == (6, 5)
 
 
@@ -57,6 +57,31 @@ def test_output_that_is_not_there_is_refused_before_the_encoder_runs(name: str, 
     with pytest.raises(ValueError, match=message):
         network.outputs(torch.ones(1, 2), ("embedding", name))
     assert network.encoder.calls == 0
+
+
+@pytest.mark.parametrize("neck", ["none", "norm", "linear"])
+def test_mirror_averages_an_image_and_its_mirror_image_in_evaluation_only(neck: Any) -> None:
+    network = build_network(encoder="fast", input_shape=(3, 8, 10), n_classes=3, neck=neck, mirror=True)
+    x = torch.randn(4, 3, 8, 10)
+    network.eval()
+    both = network.outputs(x, NAMES[::2])
+    for name, value in network.outputs(x.flip(-1), NAMES[::2]).items():
+        torch.testing.assert_close(value, both[name])
+    network.mirror = False
+    one, other = network.outputs(x, ("embedding",)), network.outputs(x.flip(-1), ("embedding",))
+    torch.testing.assert_close(both["embedding"], (one["embedding"] + other["embedding"]) / 2)
+    network.train()
+    torch.manual_seed(0)
+    expected = network.outputs(x, ("logits",))["logits"]
+    network.mirror = True
+    assert torch.equal(network.outputs(x, ("logits",))["logits"], expected)
+
+
+def test_neck_centres_and_scales_and_its_linear_map_starts_as_the_identity() -> None:
+    z = torch.rand(64, 5) * torch.tensor([1.0, 10, 100, 1, 1]) + 3
+    neck = Neck(5, linear=True)
+    torch.testing.assert_close(neck(z), (z - z.mean(0)) / z.std(0, unbiased=False), atol=1e-3, rtol=1e-3)
+    assert [name for name, _ in Neck(5).named_parameters()] == []
 
 
 def test_projection_head_is_fc_relu_fc() -> None:

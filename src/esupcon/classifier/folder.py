@@ -47,7 +47,7 @@ from esupcon.heads import PrototypeHead
 from esupcon.methods import METHODS
 from esupcon.models import Network, ProjectionHead, build_encoder, resolve_encoder
 from esupcon.models.encoders import CustomEncoder, embedding_dim
-from esupcon.models.network import build_head, build_projector
+from esupcon.models.network import NeckKind, build_head, build_neck, build_projector
 from esupcon.probability import Calibration, Mahalanobis
 from esupcon.probability.metrics import Record
 
@@ -120,6 +120,8 @@ class ModelConfig(Record):
     head: Literal["linear", "prototype"]
     temperature: Annotated[float, Field(gt=0)]
     projection_dim: Annotated[int, Field(ge=1, le=65_536)] | None
+    neck: NeckKind = "none"
+    mirror: bool = False
     preprocessing: Annotated[ImagePreprocessing | TablePreprocessing, Field(discriminator="kind")]
     calibration: Calibration
     about: ModelInfo
@@ -195,7 +197,8 @@ def save_classifier(
 
 def _config(classifier: Classifier, tensors: Mapping[str, Tensor], files: dict[Any, str]) -> ModelConfig:
     """Return the config of a classifier; raise ValueError if it would not describe its network."""
-    head, projector = classifier.network.head, classifier.network.projector
+    network = classifier.network
+    head, projector = network.head, network.projector
     if classifier.about is None:
         raise ValueError("a classifier needs `about` to be saved: ModelInfo(encoder=..., method=...).")
     # By its own name: "auto" may mean another encoder in a later version.
@@ -206,6 +209,8 @@ def _config(classifier: Classifier, tensors: Mapping[str, Tensor], files: dict[A
             head="prototype" if isinstance(head, PrototypeHead) else "linear",
             temperature=head.temperature if isinstance(head, PrototypeHead) else 1.0,
             projection_dim=projector.out_dim if isinstance(projector, ProjectionHead) else None,
+            neck="none" if network.neck is None else "norm" if len(network.neck) == 1 else "linear",
+            mirror=network.mirror,
             preprocessing=classifier.preprocessing,
             calibration=classifier.calibration,
             about=classifier.about.model_copy(update={"encoder": encoder}),
@@ -390,7 +395,8 @@ def _architecture(config: ModelConfig, encoder: nn.Module | None, stored: Mappin
         head = build_head(config.head, dim=expected[1], n_classes=n_classes, temperature=config.temperature)
         with _without_values():
             projector = build_projector(dim=expected[1], projection_dim=config.projection_dim)
-    return Network(built, head, projector)
+            neck = build_neck(config.neck, expected[1])
+    return Network(built, head, projector, neck=neck, mirror=config.mirror)
 
 
 class _SkipRandomness(TorchFunctionMode):

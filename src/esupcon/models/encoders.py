@@ -13,15 +13,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from esupcon.functional import check_choice
-from esupcon.models.fast import FastEncoder
+from esupcon.models.fast import SMALLEST_SIDE, FastEncoder
 from esupcon.models.pretrained import EfficientNetLite0, first_line, timm_module
 
 Stem = Literal["32x32", "224x224"]
 
 #: Images with no side above this keep their resolution in the stem; larger ones are reduced four times.
 LARGEST_FOR_SMALL_STEM = 64
-#: Images up to this many pixels, such as scikit-learn's digits, need only a small network.
-SMALLEST_IMAGES = 12
 #: Channels of the first stage in the published ResNets.
 PUBLISHED_WIDTH = 64
 # Far above what is in use: a typing error gives a message instead of filling the memory.
@@ -206,14 +204,12 @@ _KNOWN = f"{', '.join(_NAMES)} (fast-wN and resnetD-wN for other widths, mlp-HxL
 def resolve_encoder(spec: str, input_shape: tuple[int, ...]) -> str:
     """Return the encoder that `auto` means for data of this shape; any other spec unchanged.
 
-    A table gets `mlp`, images up to 12 pixels `resnet10-w16`, all others `resnet18`.
+    A table gets `mlp`, and so do images that are too small for `fast`, which all others get.
     """
     _, *sides = _checked_shape(input_shape)
     if spec != "auto":
         return spec
-    if not sides:
-        return "mlp"
-    return "resnet10-w16" if max(sides) <= SMALLEST_IMAGES else "resnet18"
+    return "fast" if sides and min(sides) >= SMALLEST_SIDE else "mlp"
 
 
 def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...], pretrained: bool = True) -> nn.Module:
@@ -274,6 +270,16 @@ def _encoder_by_name(name: str, shape: tuple[int, ...], pretrained: bool) -> nn.
     if pretrained:
         encoder.load_imagenet_weights()
     return encoder
+
+
+def split_encoder(encoder: nn.Module, n_last: int) -> tuple[nn.Module, nn.Module]:
+    """Return the first blocks of an encoder and its last ``n_last`` as two modules with the same weights."""
+    if n_last == 0:
+        return encoder, nn.Identity()
+    if not isinstance(encoder, EfficientNetLite0) or n_last >= len(encoder.layers):
+        limit = f"at most {len(encoder.layers) - 1}" if isinstance(encoder, EfficientNetLite0) else "0"
+        raise ValueError(f"train_blocks must be {limit} for encoder {type(encoder).__name__}; got {n_last}.")
+    return encoder.split(n_last)
 
 
 def embedding_dim(encoder: nn.Module) -> int:

@@ -32,6 +32,8 @@ class Whitening(nn.Module):
 
     filters: Tensor
     fitted: Tensor
+    #: Its bias is trained in the first steps only, in this share of them.
+    trained_share = 0.375
 
     def __init__(self, in_channels: int, size: int, stride: int) -> None:
         super().__init__()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
 from esupcon.functional import check_choice
 from esupcon.heads import LinearHead, PrototypeHead
 from esupcon.models.encoders import build_encoder, embedding_dim
+
+NeckKind = Literal["none", "norm", "linear"]
 
 
 class ProjectionHead(nn.Sequential):
@@ -21,41 +23,81 @@ class ProjectionHead(nn.Sequential):
         self.out_dim = out_dim
 
 
-class Network(nn.Module):
-    """embedding = encoder(x), logits = head(embedding), projection = projector(embedding).
+class Neck(nn.Sequential):
+    """Centre and scale each coordinate of an embedding; with ``linear``, then a linear map that starts as the identity.
 
-    The projector is used in training only.
+    Encoders that end in a rectifier and pooling give embeddings in one corner of the space, where all cosines are high.
     """
 
-    def __init__(self, encoder: nn.Module, head: nn.Module, projector: nn.Module | None = None) -> None:
+    def __init__(self, dim: int, *, linear: bool = False) -> None:
+        super().__init__(nn.BatchNorm1d(dim, affine=False, momentum=0.4))
+        if linear:
+            identity = nn.Linear(dim, dim)
+            nn.init.eye_(identity.weight)
+            nn.init.zeros_(identity.bias)
+            self.append(identity)
+
+
+class Network(nn.Module):
+    """embedding = neck(encoder(x)), logits = head(embedding), projection = projector(embedding).
+
+    The projector is used in training only. With ``mirror``, outputs in evaluation mode are the means over an image and
+    its mirror image.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        head: nn.Module,
+        projector: nn.Module | None = None,
+        *,
+        neck: Neck | None = None,
+        mirror: bool = False,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
+        self.neck = neck
         self.head = head
         self.projector = projector
+        self.mirror = mirror
+
+    def parts(self, names: Iterable[str]) -> list[nn.Module]:
+        """Return the modules of the parts encoder, projector and head; the neck belongs to the encoder."""
+        wanted = set(names)
+        modules = {self.encoder: "encoder", self.neck: "encoder", self.projector: "projector", self.head: "head"}
+        return [module for module, name in modules.items() if name in wanted and module is not None]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""
-        logits: Tensor = self.head(self.encoder(x))
-        return logits
-
-    def embed(self, x: Tensor) -> Tensor:
-        """Return the embedding as the encoder computes it: not normalised."""
-        embedding: Tensor = self.encoder(x)
-        return embedding
+        return self.outputs(x, ("logits",))["logits"]
 
     def outputs(self, x: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
-        """Return the named outputs among embedding, projection and logits. The encoder runs once."""
+        """Return the named outputs among embedding, projection and logits. The encoder runs once per image."""
+        names = tuple(names)
+        self._check(names)
+        if not names:
+            return {}
+        outputs = self.outputs_of(self.encoder(x), names)
+        if self.mirror and not self.training:
+            mirrored = self.outputs_of(self.encoder(x.flip(-1)), names)
+            outputs = {name: (value + mirrored[name]) / 2 for name, value in outputs.items()}
+        return outputs
+
+    def outputs_of(self, encoded: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+        """Return the named outputs for what the encoder returned."""
+        embedding = encoded if self.neck is None else self.neck(encoded)
         parts = {"embedding": nn.Identity(), "projection": self.projector, "logits": self.head}
-        wanted = dict.fromkeys(names)
-        for name in wanted:
-            check_choice("an output of a network", name, tuple(parts))
-            if parts[name] is None:
+        wanted = tuple(names)
+        return {name: part(embedding) for name, part in parts.items() if part is not None and name in wanted}
+
+    def _check(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            check_choice("an output of a network", name, ("embedding", "projection", "logits"))
+            if name == "projection" and self.projector is None:
                 raise ValueError(
                     "this network has no projector, so it has no projection. Build it with projection_dim=128, "
                     "or take the loss on the embedding."
                 )
-        embedding = self.embed(x) if wanted else x
-        return {name: part(embedding) for name, part in parts.items() if part is not None and name in wanted}
 
 
 def build_network(
@@ -66,16 +108,26 @@ def build_network(
     head: Literal["linear", "prototype"] = "prototype",
     projection_dim: int | None = None,
     temperature: float = 0.1,
+    neck: NeckKind = "none",
+    mirror: bool = False,
+    pretrained: bool = True,
 ) -> Network:
-    """Return an encoder with a head and, with a ``projection_dim``, a projector.
+    """Return an encoder with a head and, if asked for, a neck and a projector.
 
-    ``encoder`` and ``input_shape`` are as in `build_encoder`; ``temperature`` is that of a prototype head.
+    ``encoder``, ``input_shape`` and ``pretrained`` are as in `build_encoder`; ``temperature`` is that of a prototype
+    head; ``neck`` is "none", "norm" or "linear" (see `Neck`).
     """
-    built = build_encoder(encoder, input_shape=input_shape)
+    built = build_encoder(encoder, input_shape=input_shape, pretrained=pretrained)
     dim = embedding_dim(built)
     # The projector is drawn before the head, so that the parts SupCon trains start equal under every head.
     projector = build_projector(dim=dim, projection_dim=projection_dim)
-    return Network(built, build_head(head, dim=dim, n_classes=n_classes, temperature=temperature), projector)
+    made_head = build_head(head, dim=dim, n_classes=n_classes, temperature=temperature)
+    return Network(built, made_head, projector, neck=build_neck(neck, dim), mirror=mirror)
+
+
+def build_neck(kind: NeckKind, dim: int) -> Neck | None:
+    check_choice("neck", kind, get_args(NeckKind))
+    return None if kind == "none" else Neck(dim, linear=kind == "linear")
 
 
 def build_head(

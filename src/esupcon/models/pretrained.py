@@ -51,8 +51,17 @@ class EfficientNetLite0(nn.Module):
         self.layers.append(_layer(channels, self.dim, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        embedding: Tensor = self.layers(x.expand(-1, 3, -1, -1)).mean(dim=(2, 3))
+        first, last = self.split(0)
+        embedding: Tensor = last(first(x))
         return embedding
+
+    def split(self, n_last: int) -> tuple[nn.Module, nn.Module]:
+        """Return the first layers and the last `n_last` of 18 as modules with the same weights; in sequence they
+        compute `forward`."""
+        n_first = len(self.layers) - n_last
+        return nn.Sequential(_ThreeChannels(), *list(self.layers)[:n_first]), nn.Sequential(
+            *list(self.layers)[n_first:], _Pool()
+        )
 
     @torch.no_grad()
     def load_imagenet_weights(self) -> None:
@@ -73,6 +82,16 @@ class EfficientNetLite0(nn.Module):
         stored = torch.load(path, map_location="cpu", weights_only=True).values()
         for own, value in zip(self.state_dict().values(), stored, strict=False):
             own.copy_(value)
+
+
+class _ThreeChannels(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.expand(-1, 3, -1, -1)
+
+
+class _Pool(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=(2, 3))
 
 
 class _InvertedResidual(nn.Module):
