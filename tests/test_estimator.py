@@ -35,7 +35,7 @@ from esupcon.probability import auroc, negative_log_likelihood
 # --- scikit-learn ----------------------------------------------------------------------------------------------------
 
 
-@parametrize_with_checks([ContrastiveClassifier(epochs=12, batch_size=512, lr=0.05, encoder="mlp-64x1")])
+@parametrize_with_checks([ContrastiveClassifier(epochs=24, batch_size=512, lr=0.05, encoder="mlp-64x1")])
 def test_scikit_learn_check(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -209,7 +209,7 @@ def test_probabilities_are_the_calibrated_softmax_of_cosines() -> None:
     classifier = quick(auto_calibrate=True).fit(X, y)
     z = classifier.transform(X).astype(np.float64)
     cosines = z / np.linalg.norm(z, axis=1, keepdims=True) @ classifier.prototypes_.T
-    weights = np.exp(cosines / classifier.temperature / classifier.calibration_temperature_)
+    weights = np.exp(cosines / classifier.recipe_.train.temperature / classifier.calibration_temperature_)
     np.testing.assert_allclose(classifier.predict_proba(X), weights / weights.sum(1, keepdims=True), atol=1e-5)
     np.testing.assert_allclose(np.exp(classifier.predict_log_proba(X)), classifier.predict_proba(X))
 

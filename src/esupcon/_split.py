@@ -54,18 +54,6 @@ def folds(labels: Labels, n_folds: int, rng: np.random.Generator) -> Labels:
     return fold
 
 
-def held_out_mask(labels: Labels, fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Return a mask of about `fraction` of each class; at least one sample of every class stays in training.
-
-    A class with n samples gives fraction * n, rounded up or down at random so that this is its expectation.
-    """
-    held = np.zeros(len(labels), bool)
-    for k in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == k))
-        held[members[: min(int(fraction * len(members) + rng.uniform()), len(members) - 1)]] = True
-    return held
-
-
 def _share(n: int, fraction: float) -> int:
     return 0 if n < 2 else min(max(round(fraction * n), 1), n - 1)
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from esupcon._console import say
 from esupcon._io import first_error
-from esupcon._split import held_out_mask
+from esupcon._split import stratified_split
 from esupcon.classifier.classifier import (
     Classifier,
     Codes,
@@ -41,19 +41,17 @@ from esupcon.methods import METHODS
 from esupcon.models import resolve_encoder
 from esupcon.probability import Calibration, fit_calibration
 from esupcon.probability.calibration import FEW_SAMPLES
+from esupcon.recipes import Recipe, photo_side, recommend
 from esupcon.spec import TrainSpec
 from esupcon.training import Fitted, TrainData, fit
 
 __all__ = ["ContrastiveClassifier", "Explanation", "LabelIssues", "load"]
 
-#: Optimiser steps of a default fit: small data need so many to converge; large data are seen a few times instead.
-TABLE_STEPS, IMAGE_STEPS = 300, 200
-MIN_EPOCHS, MAX_EPOCHS = 10, 200
-SMALL_BATCH, LARGE_BATCH, LARGE_DATA = 128, 512, 8192
-#: Rate of AdamW for encoders of ours with random weights; modules and pretrained networks get the default of training.
-FRESH_LR = 3e-3
-#: Encoder and augmentation of a table. A second layer needs enough samples, and stronger views against wrong labels.
-SMALL_TABLE, LARGE_TABLE, MIN_LARGE_TABLE = ("mlp-256x1", "table_noise"), ("mlp-256x2", "table"), 1000
+#: Parameters that are training settings of the same name. None: as recommended for the data.
+_SETTINGS = (
+    *("method", "temperature", "prototype_weight", "epochs", "batch_size", "lr", "optimizer", "weight_decay"),
+    *("augmentation", "precision"),
+)
 
 
 class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no annotations
@@ -75,10 +73,12 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     method : one of ce, supcon_ce, supcon_ce_n, supcon_tt, spce, spce_m, esupcon
     encoder : "auto", a name (`resnet18`, `resnet10-w32`, `mlp-256x2`, `identity`, `timm:NAME`), or an `nn.Module`,
         which is copied; training starts from its weights
+    kind : "auto", or "embeddings" for rows that a network has computed: a linear map of them is learnt
     temperature : divides every cosine similarity in training
-    prototype_weight : weight of the prototype term in the esupcon loss
-    epochs : passes over the data; None: chosen by the size of the data
-    batch_size, lr, optimizer, weight_decay : of the optimiser; None: chosen by the data
+    prototype_weight : weight of the prototype term in the esupcon loss, as in the paper
+    epochs : passes over the data
+    batch_size, lr, optimizer, weight_decay : of the optimiser. These and all settings above that are None are chosen
+        for the data: see `recipe_`
     augmentation : how views are made: auto, or the name of an augmentation
     class_weight : "balanced" draws every class equally often in training. A dict {label: weight} multiplies the
         posterior of a class by its weight, which is what training with weighted samples converges to
@@ -86,8 +86,8 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     validation_fraction : share held out for calibration and early stopping; if that is too few samples to calibrate
         on, all are trained on and the temperature is cross-fitted
     early_stopping, patience : stop after `patience` epochs without better held-out accuracy, keep the best weights
-    image_size : side, or (height, width), that image files are decoded to; None: 32
-    precision : "32", or "bf16" for mixed precision
+    image_size : side, or (height, width), that image files are decoded to; None: chosen from the files
+    precision : "auto", "32", or "bf16" for mixed precision
     device : "auto", "cpu", "cuda", ...: where to train; prediction is on the CPU
     warm_start : `fit` continues from the last fit
     verbose : 1 shows progress and findings of the doctor
@@ -101,6 +101,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     calibration_ : how the temperature was found: "held-out", "cross-fitted", "given" or "none"
     calibration_temperature_ : divides the logits in `predict_proba`
     priors_, target_priors_ : class shares that probabilities are for, in training and after `adapt_priors`
+    recipe_ : the settings of the last fit; print it to see the reason for each
     history_, findings_ : a record of each epoch, and the findings of the doctor
     n_iter_ : epochs trained
     """
@@ -110,13 +111,14 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     _parameter_constraints = {  # noqa: RUF012 - scikit-learn's name and form
         "method": [StrOptions(METHODS.keys())],  # a view: methods registered later are included
         "encoder": [str, nn.Module],
-        "temperature": [Interval(Real, 0, None, closed="neither")],
-        "prototype_weight": [Interval(Real, 0, None, closed="left")],
+        "kind": [StrOptions({"auto", "embeddings"})],
+        "temperature": [Interval(Real, 0, None, closed="neither"), None],
+        "prototype_weight": [Interval(Real, 0, None, closed="left"), None],
         "epochs": [Interval(Integral, 1, None, closed="left"), None],
         "batch_size": [Interval(Integral, 2, None, closed="left"), None],
         "lr": [Interval(Real, 0, None, closed="neither"), None],
-        "optimizer": [StrOptions({"adamw", "sgd"})],
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "optimizer": [StrOptions({"adamw", "sgd", "muon"}), None],
+        "weight_decay": [Interval(Real, 0, None, closed="left"), None],
         "augmentation": [StrOptions({"auto", *AUGMENTATIONS})],
         "class_weight": [StrOptions({"balanced"}), dict, None],
         "auto_calibrate": ["boolean"],
@@ -124,7 +126,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         "early_stopping": ["boolean"],
         "patience": [Interval(Integral, 1, None, closed="left")],
         "image_size": [Interval(Integral, 1, None, closed="left"), tuple, None],
-        "precision": [StrOptions({"32", "bf16"})],
+        "precision": [StrOptions({"auto", "32", "bf16"})],
         "device": [str],
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
@@ -136,13 +138,14 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         method: str = "esupcon",
         *,
         encoder: str | nn.Module = "auto",
-        temperature: float = 0.1,
-        prototype_weight: float = 1.0,
+        kind: str = "auto",
+        temperature: float | None = None,
+        prototype_weight: float | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
-        optimizer: str = "adamw",
-        weight_decay: float = 5e-4,
+        optimizer: str | None = None,
+        weight_decay: float | None = None,
         augmentation: str = "auto",
         class_weight: str | Mapping[Any, float] | None = None,
         auto_calibrate: bool = True,
@@ -150,7 +153,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         early_stopping: bool = False,
         patience: int = 10,
         image_size: int | tuple[int, int] | None = None,
-        precision: str = "32",
+        precision: str = "auto",
         device: str = "auto",
         warm_start: bool = False,
         verbose: int = 0,
@@ -158,6 +161,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     ) -> None:
         self.method = method
         self.encoder = encoder
+        self.kind = kind
         self.temperature = temperature
         self.prototype_weight = prototype_weight
         self.epochs = epochs
@@ -197,7 +201,8 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         codes = codes_of(labels, classes)
         calibration = self._uncalibrated(classes, np.bincount(codes, minlength=len(classes)))
         task = _Task(self, rows, codes, classes, preprocessing, calibration, self._seed(), previous)
-        self._keep(task.train_and_calibrate(), [])
+        trained, self.recipe_ = task.train_and_calibrate()
+        self._keep(trained, [])
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: ArrayLike | None = None) -> Self:
@@ -226,7 +231,8 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         # The seed depends on the samples so far, so that no two calls repeat the same draws.
         seed = int(np.random.SeedSequence([self._seed(), int(counts.sum())]).generate_state(1)[0])
         task = _Task(self, rows, codes, known, preprocessing, calibration, seed, previous)
-        self._keep(task.train(np.ones(len(rows), bool), epochs=1), getattr(self, "history_", []))
+        self.recipe_ = task.recipe(len(rows), epochs=1)
+        self._keep(task.train(np.ones(len(rows), bool), self.recipe_), getattr(self, "history_", []))
         return self
 
     def _begin(
@@ -241,7 +247,9 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         elif holds_images(X):
             for name in ("n_features_in_", "feature_names_in_"):  # of a table that was fitted before
                 self.__dict__.pop(name, None)
-            preprocessing, rows = ImagePreprocessing.fit(X, self.image_size)
+            preprocessing, rows = ImagePreprocessing.fit(
+                X, self.image_size, photo_side=photo_side(self.encoder if isinstance(self.encoder, str) else "auto")
+            )
         else:
             table = validate_data(self, X, dtype=np.float64, ensure_min_samples=min_samples)
             standardise = not isinstance(self.encoder, str) or self.encoder != "identity"
@@ -265,6 +273,8 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         )
 
     def _seed(self) -> int:
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)  # as `esupcon train --seed`
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _keep(self, trained: Fitted, history: list[dict[str, Any]]) -> None:
@@ -398,47 +408,48 @@ class _Task:
     seed: int
     previous: Classifier | None
 
-    def train_and_calibrate(self) -> Fitted:
+    def train_and_calibrate(self) -> tuple[Fitted, Recipe]:
         """Train on all samples but those that calibration or early stopping need, and remember the samples."""
-        estimator, rng = self.estimator, np.random.default_rng(self.seed)
-        held = held_out_mask(self.codes, estimator.validation_fraction, rng)
-        stop_early = estimator.early_stopping and held.any()
-        hold_out = stop_early or (estimator.auto_calibrate and held.sum() >= FEW_SAMPLES)
-        trained = self.train(~held | (not hold_out), held=held if stop_early else None)
+        estimator, all_rows = self.estimator, np.ones(len(self.rows), bool)
+        held = ~all_rows
+        held[stratified_split(self.codes, estimator.validation_fraction, self.seed)[1]] = True
+        hold_out = held.any() and (estimator.early_stopping or (estimator.auto_calibrate and held.sum() >= FEW_SAMPLES))
+        part = ~held if hold_out else all_rows
+        recipe = self.recipe(int(part.sum()))
+        trained = self.train(part, recipe, held=held if hold_out else None)
         classifier = trained.classifier.remember(self.rows, self.codes, fit_on=~held if hold_out else None)
         scores: list[Floats] = []
 
         def logits_of(part: NDArray[np.bool_]) -> Floats:
             other = classifier
             if not hold_out:  # cross-fitting
-                other = self.train(~part).classifier.remember(self.rows[~part], self.codes[~part])
+                other = self.train(~part, recipe).classifier.remember(self.rows[~part], self.codes[~part])
             if other.outlier_method == classifier.outlier_method:
                 scores.append(other.outlier_scores(self.rows[part]))
             return other.arrays(self.rows[part], "logits")[0]
 
         if estimator.auto_calibrate:
-            part = held if hold_out else None
-            classifier.calibration = fit_calibration(self.calibration, self.codes, part, logits_of, rng)
+            rng, held_part = np.random.default_rng(self.seed), held if hold_out else None
+            classifier.calibration = fit_calibration(self.calibration, self.codes, held_part, logits_of, rng)
             if scores:
                 classifier.set_outlier_threshold(scores=np.concatenate(scores))
-        return trained
+        return trained, recipe
 
-    def train(
-        self, part: NDArray[np.bool_], *, held: NDArray[np.bool_] | None = None, epochs: int | None = None
-    ) -> Fitted:
+    def train(self, part: NDArray[np.bool_], recipe: Recipe, *, held: NDArray[np.bool_] | None = None) -> Fitted:
         """Train a network on a part of the rows; with `held`, measure it on these after every epoch."""
-        estimator, is_table = self.estimator, isinstance(self.preprocessing, TablePreprocessing)
+        estimator, spec, preprocessing = self.estimator, recipe.train, self.preprocessing
+        if isinstance(preprocessing, ImagePreprocessing) and self.previous is None:
+            preprocessing = preprocessing.with_statistics_of(self.rows[part])
         encoder = self._encoder()
         held_out = {} if held is None else {"x_held": self.rows[held], "y_held": self.codes[held]}
         data = TrainData(
             self.rows[part],
             self.codes[part],
             len(self.classes),
-            preprocessing=self.preprocessing,
+            preprocessing=preprocessing,
             classes=self.classes.tolist(),
             **held_out,
         )
-        spec = self._spec(encoder, n=len(data.x), is_table=is_table, epochs=epochs)
         fitted = fit(
             spec,
             data,
@@ -447,11 +458,12 @@ class _Task:
             accelerator=estimator.device,
             log=say if estimator.verbose else lambda line: None,
             progress=bool(estimator.verbose),
+            announce=bool(estimator.verbose),
         )
         classifier, name = fitted.classifier, CUSTOM
         if not isinstance(encoder, nn.Module):
-            name = resolve_encoder(spec.encoder, self.preprocessing.input_shape)
-            if is_table:  # cheap in float64, and then the outputs of a row do not depend on the rest of its batch
+            name = resolve_encoder(spec.encoder, preprocessing.input_shape)
+            if data.is_table:  # cheap in float64, and then the outputs of a row do not depend on the rest of its batch
                 classifier.network.double()
         classifier.classes_, classifier.calibration = self.classes, self.calibration
         classifier.about = ModelInfo(encoder=name, method=spec.method, settings=spec.model_dump())
@@ -471,35 +483,20 @@ class _Task:
             )
         return before.encoder
 
-    def _spec(self, encoder: str | nn.Module, *, n: int, is_table: bool, epochs: int | None) -> TrainSpec:
-        """Return the settings of training for n samples. `epochs` overrides the parameter of that name."""
-        estimator = self.estimator
-        batch_size = estimator.batch_size or (LARGE_BATCH if is_table and n > LARGE_DATA else SMALL_BATCH)
-        steps = TABLE_STEPS if is_table else IMAGE_STEPS
-        by_size = min(max(round(steps / math.ceil(n / batch_size)), MIN_EPOCHS), MAX_EPOCHS)
-        fresh = isinstance(encoder, str) and not encoder.startswith("timm:")
-        lr = FRESH_LR if estimator.lr is None and fresh and estimator.optimizer == "adamw" else estimator.lr
-        name = encoder if isinstance(encoder, str) else "auto"  # a module is passed beside the settings
-        augmentation = estimator.augmentation
-        if is_table:
-            for_table = SMALL_TABLE if n < MIN_LARGE_TABLE else LARGE_TABLE
-            name = for_table[0] if name == "auto" and fresh else name
-            augmentation = for_table[1] if augmentation == "auto" else augmentation
-        same = ("method", "optimizer", "weight_decay", "temperature", "prototype_weight", "precision")
+    def recipe(self, n: int, **named: Any) -> Recipe:
+        """Return the settings of training for n samples: those that are parameters of the estimator, else recommended.
+
+        `named` overrides the parameters.
+        """
+        estimator, encoder = self.estimator, self._encoder()
+        named = {**{key: getattr(estimator, key) for key in _SETTINGS}, "encoder": encoder, **named}
+        named = {key: value for key, value in named.items() if value is not None and not isinstance(value, nn.Module)}
+        named["class_weight"] = "balanced" if estimator.class_weight == "balanced" else None
+        named["patience"] = estimator.patience if estimator.early_stopping else None
+        options = {"embeddings": estimator.kind == "embeddings", "module": isinstance(encoder, nn.Module)}
         try:
-            return TrainSpec.model_validate(
-                {
-                    **{key: getattr(estimator, key) for key in same},
-                    "lr": lr,
-                    "encoder": name,
-                    "epochs": int(epochs or estimator.epochs or by_size),
-                    "batch_size": int(batch_size),
-                    "augmentation": augmentation,
-                    "class_weight": "balanced" if estimator.class_weight == "balanced" else None,
-                    "patience": int(estimator.patience) if estimator.early_stopping else None,
-                    "seed": self.seed,
-                }
-            )
+            asked = TrainSpec.model_validate({**named, "seed": self.seed})
+            return recommend(asked, self.preprocessing.input_shape, n, **options)
         except ValidationError as error:
             raise ValueError(f"{first_error(error)}. Change this parameter of ContrastiveClassifier.") from error
 

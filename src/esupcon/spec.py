@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from esupcon.data import DataOptions
 from esupcon.data.augmentations import AUGMENTATIONS
@@ -30,17 +30,41 @@ class TrainSpec(BaseModel):
     batch_size: int = Field(256, ge=2, description="Images per step, each in two views.")
     micro_batch: int | None = Field(None, ge=1, description="Images encoded at once; the losses see the whole batch.")
     lr: float | None = Field(None, gt=0, description="Learning rate (default: by method and batch size).")
-    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="Optimiser: sgd (with Nesterov momentum) or adamw.")
+    encoder_lr: float = Field(1.0, gt=0, description="Rate of the encoder relative to the other parts.")
+    optimizer: Literal["sgd", "adamw", "muon"] = Field(
+        "sgd", description="Optimiser: sgd (with Nesterov momentum), adamw or muon (for convolutions)."
+    )
+    schedule: Literal["cosine", "linear"] = Field("cosine", description="How the rate falls to 0: cosine or linear.")
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.")
     weight_decay: float = Field(5e-4, ge=0, description="Weight decay; not applied to norms, biases and prototypes.")
     warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps in which the learning rate rises from 0.")
     # In float32 1 / temperature overflows below 1e-38, and similarities of neighbours already below 1e-6.
     temperature: float = Field(0.1, ge=1e-6, le=1e6, description="Temperature that divides cosine similarities.")
     prototype_weight: float = Field(1.0, ge=0, description="Weight of the prototype term of esupcon.")
+    prototype_temperature: float | None = Field(
+        None, ge=1e-6, le=1e6, description="Temperature of similarities to prototypes (default: as temperature)."
+    )
+    prototype_share: float | None = Field(
+        None, ge=0, le=1, description="Share of the prototype term of esupcon (default: as in the paper)."
+    )
+    prototype_average: Literal["class", "sample"] = Field(
+        "class", description="Mean of the prototype term: over classes, as in the paper, or over samples."
+    )
     prototype_lr: float = Field(1.0, gt=0, description="Rate of the prototypes relative to the encoder's.")
     spce_average: Literal["class", "batch"] = Field("class", description="SPCE average: class, or batch (literal 1/N).")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Label smoothing of ce.")
+    neck: Literal["none", "norm", "linear"] = Field(
+        "none", description="After the encoder: none, norm (centre and scale) or linear (norm and a linear map)."
+    )
+    train_blocks: int | None = Field(
+        None, ge=0, description="Train only this number of last blocks of the encoder (default: all of it)."
+    )
+    cached_views: int = Field(
+        4, ge=2, le=64, description="Views per image that frozen blocks are computed for, once (with train_blocks)."
+    )
     projection_dim: int = Field(128, ge=1, description="Width of the projection of the SupCon methods.")
     augmentation: str = Field("auto", description="Augmentation: auto, " + ", ".join(AUGMENTATIONS) + ".")
+    test_time_flip: bool = Field(False, description="Average predictions over an image and its mirror image.")
     precision: Literal["auto", "32", "bf16", "64"] = Field(
         "auto",
         description="32, bf16 or 64. auto: bf16 if the processor has working instructions for it, else 32.",
@@ -67,16 +91,24 @@ class TrainSpec(BaseModel):
             raise ValueError(f"augmentation must be auto or one of {', '.join(AUGMENTATIONS)}; got {value!r}")
         return value
 
+    @model_validator(mode="after")
+    def _one_weight_of_prototypes(self) -> Self:
+        if self.prototype_share is not None and self.prototype_weight != 1:
+            raise ValueError("prototype_share replaces prototype_weight; set one of them")
+        if self.prototype_share is None and self.prototype_average == "sample":
+            raise ValueError("prototype_average 'sample' needs a prototype_share; set it, for example to 0.5")
+        return self
+
     def stage_lr(self, stage: Stage, batch_size: int) -> float:
         """Return the peak learning rate of a stage.
 
         The reference recipe trains with batches of 1,024 images. The noise of the gradient falls with the square root
-        of the batch size, and so does the rate that keeps its effect. AdamW normalises gradients: one rate fits all.
+        of the batch size, and so does the rate that keeps its effect. AdamW and Muon normalise: one rate fits all.
         """
         if self.lr is not None:
             return self.lr * stage.reference_lr / 0.5 if stage.trains == ("head",) else self.lr
-        if self.optimizer == "adamw":
-            return 1e-3
+        if self.optimizer != "sgd":
+            return {"adamw": 1e-3, "muon": 0.24}[self.optimizer]
         return stage.reference_lr * math.sqrt(batch_size / REFERENCE_BATCH)
 
 
@@ -100,6 +132,9 @@ class RunSpec(BaseModel):
     )
     validation_fraction: float = Field(
         0.0, ge=0, lt=1, description="Share of the training data held out to monitor training and to calibrate."
+    )
+    cross_fit: bool = Field(
+        False, description="Hold nothing out if that would be fewer than 100 samples; calibrate by cross-fitting."
     )
     train: TrainSpec
     plugins: dict[str, str] = Field(default_factory=dict, description="Custom modules by name, with their SHA-256.")

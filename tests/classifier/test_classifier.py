@@ -236,7 +236,7 @@ def test_outliers_are_unknown_and_held_out_samples_are_not(table_of_digits: Any,
     table_of_digits.save(tmp_path / "model")
     for classifier in (table_of_digits, esupcon.load(tmp_path / "model")):
         familiar = classifier.predict(X[1000:], unknown=-1)  # type: ignore[union-attr]
-        assert np.mean(familiar == -1) < 0.04
+        assert np.mean(familiar == -1) < 0.06
         known = familiar != -1
         np.testing.assert_array_equal(familiar[known], classifier.predict(X[1000:])[known])
         assert np.mean(classifier.predict(1000 * X[1000:], unknown=-1) == -1) > 0.99  # type: ignore[union-attr]

@@ -104,7 +104,7 @@ def test_files_give_the_rows_of_their_pictures(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows, np.repeat(images[:, None], 3, axis=1))
     for same in ([str(path) for path in paths], np.array([str(p) for p in paths]), pd.Series([str(p) for p in paths])):
         np.testing.assert_array_equal(preprocessing.rows(same), rows)
-    assert ImagePreprocessing.fit(paths)[0].image_size == (32, 32)
+    assert ImagePreprocessing.fit(paths)[0].image_size == (8, 8)
     paths[3].write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"1 of 6 are not, first .*3\.png"):
         preprocessing.rows(paths)

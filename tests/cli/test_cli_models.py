@@ -67,9 +67,12 @@ def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path) -> 
         **{"lr": 0.01, "optimizer": "adamw", "momentum": 0.5, "weight_decay": 0.01, "warmup": 0.2, "temperature": 0.3},
         **{"prototype_weight": 2.0, "prototype_lr": 0.5, "spce_average": "batch", "projection_dim": 16, "seed": 7},
         **{"augmentation": "none", "precision": "64", "patience": 3, "class_weight": "balanced", "threads": 2},
+        **{"encoder_lr": 0.5, "schedule": "linear", "label_smoothing": 0.1, "neck": "norm"},
+        **{"prototype_temperature": 0.2, "cached_views": 6},
     }
+    exclusive = {"compile", "test_time_flip", "train_blocks", "prototype_share", "prototype_average"}
     defaults = TrainSpec().model_dump()
-    assert set(given) | {"compile"} == set(defaults)
+    assert set(given) | exclusive == set(defaults)
     assert all(given[name] != defaults[name] for name in given)
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
     printed = esupcon("train", corners, "--out", tmp_path / "o", *words, "--json")

@@ -48,7 +48,7 @@ COMMANDS = {
     "train photos --out o --devices two": f"--devices {WHOLE}",
     "train corners.npz --out run --epochs 5": "now 5. Choose another folder",
     # train: settings
-    "train photos --out o --epoch 3": "No such option: --epoch (Possible options: --epochs)",
+    "train photos --out o --epoch 3": "No such option: --epoch (Possible options: --epochs",
     "train photos --out o --encoder resnet19": "unknown encoder 'resnet19'; the closest known is 'resnet18'.",
     "train photos --out o --encoder timm:x": "pip install 'esupcon[timm]'",
     "train photos --out o --epochs 0": "--epochs must be at least 1; got 0",
@@ -59,7 +59,7 @@ COMMANDS = {
     "train photos --out o --batch-size 1": "--batch-size must be at least 2; got 1",
     "train photos --out o --lr nan": "--lr must be a finite number; got nan",
     "train photos --out o --temperature 0": "--temperature must be at least 0.000001; got 0.0",
-    "train photos --out o --optimizer adam": "--optimizer must be 'sgd' or 'adamw'; got 'adam'",
+    "train photos --out o --optimizer adam": "--optimizer must be 'sgd', 'adamw' or 'muon'; got 'adam'",
     "train photos --out o --augmentation magic": "--augmentation must be auto or one of simclr, ",
     "train photos --out o --precision 16": "--precision must be 'auto', '32', 'bf16' or '64'; got '16'",
     "train photos --out o --class-weight equal": "--class-weight must be 'balanced'; got 'equal'",

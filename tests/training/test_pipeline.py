@@ -18,7 +18,7 @@ from esupcon.data import load
 from esupcon.probability import Predictions, accuracy, brier_score, expected_calibration_error, negative_log_likelihood
 from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training import Result, TrainingInterrupted, pipeline, train
-from esupcon.training.pipeline import default_epochs
+from esupcon.training.pipeline import preview
 from esupcon.training.result import RUN_FILES
 from tiny_images import write_npz
 
@@ -286,13 +286,20 @@ def test_device_that_is_absent_gives_one_line(
     assert "\n" not in str(refusal.value)
 
 
-def test_epochs_follow_the_size_of_the_data(source: Path, tmp_path: Path) -> None:
-    assert [default_epochs(n) for n in (0, 100, 2_000, 50_000, 10**7)] == [200, 200, 100, 20, 20]
-    assert run(source, tmp_path / "a", {"steps": 2}, choose_epochs=True).run.train.epochs == 12
-    said: list[str] = []
-    result = run(source, tmp_path / "b", {"patience": 1, "lr": 1e-9}, choose_epochs=True, log=said.append)
-    assert result.run.train.epochs == 200
-    assert any("200 epochs for 81 samples" in line for line in said)
+def test_minutes_choose_the_epochs_once(source: Path, tmp_path: Path) -> None:
+    first = run(source, tmp_path / "a", {"batch_size": 8}, minutes=0.01)
+    assert first.run.train.epochs >= 1
+    again = run(source, tmp_path / "a", {"batch_size": 8}, minutes=5)
+    assert again.already_finished
+    assert again.run.train.epochs == first.run.train.epochs
+
+
+def test_preview_has_the_settings_of_the_run_and_trains_nothing(source: Path, tmp_path: Path) -> None:
+    asked = RunSpec(source=str(source), train=TrainSpec(method="ce", epochs=2))
+    spec, recipe, seconds = preview(asked, log=lambda line: None)
+    assert spec.train.encoder == recipe.train.encoder == "fast"
+    assert recipe.train.epochs == 2 and "epochs" not in recipe.reasons
+    assert 0 < seconds < 60
 
 
 def test_folder_in_use_is_refused(source: Path, tmp_path: Path) -> None:

@@ -22,11 +22,9 @@ from sklearn.utils import assert_all_finite, check_array
 from torch import Tensor, nn
 
 from esupcon.data import load_images
-from esupcon.data.decode import DecodeSpec, picture_pixels
+from esupcon.data.decode import SAMPLED_HEADERS, DecodeSpec, choose_side, image_dimensions, picture_pixels
 from esupcon.probability.metrics import Record
 
-#: Side of the squares that image files are decoded to by default: small enough to train on a CPU.
-DEFAULT_SIDE = 32
 #: Ranges that bytes and fractions have; others are learnt from the values of the training images.
 STANDARD_RANGES = ((0.0, 255.0), (0.0, 1.0))
 #: Bounds of what a stored model may claim.
@@ -57,12 +55,17 @@ class ImagePreprocessing(Record):
         return self
 
     @classmethod
-    def fit(cls, X: Any, image_size: int | tuple[int, int] | None = None) -> tuple[Self, NDArray[np.uint8]]:
-        """Learn size, range and channel statistics from training images; return them with the images as rows."""
+    def fit(
+        cls, X: Any, image_size: int | tuple[int, int] | None = None, *, photo_side: int | None = None
+    ) -> tuple[Self, NDArray[np.uint8]]:
+        """Learn size, range and channel statistics from training images; return them with the images as rows.
+
+        Files without an `image_size` get the side that `choose_side` returns for them.
+        """
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         low, high = 0.0, 255.0
         if is_files(X):
-            shape: tuple[int, ...] = (3, *(size or (DEFAULT_SIDE, DEFAULT_SIDE)))
+            shape: tuple[int, ...] = (3, *(size or _chosen_size(X, photo_side)))
         else:
             images = channels_first(_array(X))
             if 0 in images.shape:
@@ -74,8 +77,12 @@ class ImagePreprocessing(Record):
         fields = {"channels": shape[0], "image_size": shape[1:], "low": low, "high": high}
         unfitted = cls.model_validate({**fields, "mean": unknown, "std": unknown})
         rows = unfitted.rows(X)
+        return unfitted.with_statistics_of(rows), rows
+
+    def with_statistics_of(self, rows: NDArray[np.uint8]) -> Self:
+        """Return the preprocessing with the mean and standard deviation of the channels of these rows."""
         mean, std = channel_statistics(rows)
-        return unfitted.model_copy(update={"mean": mean, "std": std}), rows
+        return self.model_copy(update={"mean": mean, "std": std})
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -252,6 +259,13 @@ def is_files(X: Any) -> bool:
     return (
         isinstance(values, Sequence) and len(values) > 0 and any(all(isinstance(v, k) for v in values) for k in kinds)
     )
+
+
+def _chosen_size(X: Sequence[Any], photo_side: int | None) -> tuple[int, int]:
+    some = [X[i] for i in np.linspace(0, len(X) - 1, min(len(X), SAMPLED_HEADERS)).astype(int)]
+    sizes = [one.size if isinstance(one, Image.Image) else image_dimensions(os.fspath(one)) for one in some]
+    side, _ = choose_side([size for size in sizes if size is not None], photo_side)
+    return side, side
 
 
 def holds_images(X: Any) -> bool:

@@ -78,7 +78,6 @@ def train(
             result = training.train(
                 run,
                 out,
-                choose_epochs="epochs" not in settings,
                 devices=devices,
                 accelerator=accelerator,
                 overwrite=overwrite,

@@ -123,6 +123,12 @@ AUGMENTATIONS: Mapping[str, Augmentation] = MappingProxyType(
         "simclr_no_flip": replace(_SIMCLR, flip=0.0),
         # Usual for supervised training on 32x32 images.
         "light": ImageAugmentation(pad=4, flip=0.5, padding="reflection"),
+        # As above with smaller shifts: enough for the few epochs of a fast network.
+        "translate": ImageAugmentation(pad=2, flip=0.5, padding="reflection"),
+        # For photos and pretrained encoders: mild crops and colours.
+        "photos": ImageAugmentation(
+            crop_area=(0.35, 1.0), flip=0.5, jitter=0.8, brightness=0.3, contrast=0.3, saturation=0.3
+        ),
         # For single characters on black: small movements, no flip, no colour.
         "digits": ImageAugmentation(shift=0.1, zoom=(0.85, 1.15), rotation=12.0, padding="zeros"),
         "none": ImageAugmentation(),

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from statistics import median
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +21,16 @@ from esupcon._io import first_error
 from esupcon._split import Indices, stratified_split
 from esupcon.data import DataOptions, named
 from esupcon.data.cache import DATA_VARIABLE, cached, decoded_root, expand
-from esupcon.data.decode import DECODE_VERSION, DecodeSpec, Skipped, decode_images, fit_arrays, image_dimensions
+from esupcon.data.decode import (
+    DECODE_VERSION,
+    SAMPLED_HEADERS,
+    DecodeSpec,
+    Skipped,
+    choose_side,
+    decode_images,
+    fit_arrays,
+    image_dimensions,
+)
 from esupcon.data.folders import read_folder
 from esupcon.data.named import DEFAULT_SIZES, NAMES, PUBLISHED
 from esupcon.data.parquet import parquet_files, read_parquet
@@ -47,8 +55,6 @@ _OPTIONS_OF_KINDS = {
     "layout": ("npz",),
 }
 _BARE_NAMES = {named.bare_name(name): name for name in NAMES}
-_SIDES = (32, 64, 128, 224)
-_SAMPLED_HEADERS = 200  # read to choose a size
 _LISTED = 20  # unreadable files that are named in messages; all of them are in Dataset.skipped
 _COPIED_BYTES = 256 << 20  # larger selections of rows are not copied
 
@@ -152,7 +158,12 @@ def register_dataset(name: str, loader: Callable[[], Dataset]) -> None:
 
 
 def load(
-    source: str | os.PathLike[str], options: DataOptions | None = None, *, log: Log = say, **fields: Any
+    source: str | os.PathLike[str],
+    options: DataOptions | None = None,
+    *,
+    log: Log = say,
+    photo_side: int | None = None,
+    **fields: Any,
 ) -> Dataset:
     """Load a data set.
 
@@ -161,6 +172,7 @@ def load(
         name of a registered set.
     options, fields: a `DataOptions`, or its fields as keyword arguments, such as image_size=64.
     log: called with every message; the default prints to standard error.
+    photo_side: side for files of photos if `image_size` is None; see `choose_side`.
     """
     options = _with_fields(options, fields)
     if isinstance(source, str) and source in _REGISTERED:
@@ -181,7 +193,7 @@ def load(
         images = fit_arrays(found.images, DecodeSpec(height, width, options.channels or channels))
         kept, skipped = np.arange(len(images)), found.skipped
     else:
-        size = options.size or DEFAULT_SIZES.get(kind) or _choose_size(found.images, options, note)
+        size = options.size or DEFAULT_SIZES.get(kind) or _choose_size(found.images, options, photo_side, note)
         images, kept, skipped = _decode(found, found.images, size, options, note)
     labels = found.labels[kept]
     n_train = len(kept) if found.n_train is None else int(np.searchsorted(kept, found.n_train))
@@ -299,14 +311,9 @@ def _check_options(kind: str, source: object, options: DataOptions) -> None:
 # --- From files to arrays --------------------------------------------------------------------------------------------
 
 
-def _choose_size(images: ImageFiles, options: DataOptions, log: Log) -> tuple[int, int]:
-    """Return the images' own size if all are equal, square and at most 224, else one by their median shorter side."""
-    seen = (image_dimensions(one, options.max_pixels) for one in images.sample(_SAMPLED_HEADERS))
-    sizes = [size for size in seen if size is not None] or [(_SIDES[0], _SIDES[0])]
-    middle = median(min(size) for size in sizes)
-    side = max((side for side in _SIDES if side <= middle), default=_SIDES[0])
-    if len(set(sizes)) == 1 and sizes[0][0] == sizes[0][1] <= _SIDES[-1]:
-        side = sizes[0][0]
+def _choose_size(images: ImageFiles, options: DataOptions, photo_side: int | None, log: Log) -> tuple[int, int]:
+    seen = (image_dimensions(one, options.max_pixels) for one in images.sample(SAMPLED_HEADERS))
+    side, middle = choose_side([size for size in seen if size is not None], photo_side)
     log(f"image_size is {side}, from the images' median shorter side of {middle:g}; pass image_size to change it")
     return side, side
 

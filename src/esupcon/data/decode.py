@@ -14,11 +14,12 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
+from statistics import median
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -47,6 +48,11 @@ _ROTATIONS = dict(enumerate((_T.FLIP_LEFT_RIGHT, _T.ROTATE_180, _T.FLIP_TOP_BOTT
 _ROTATIONS |= {6: _T.ROTATE_270, 7: _T.TRANSVERSE, 8: _T.ROTATE_90}
 
 _READ_AT_ONCE = 1 << 20
+_SIDES = (32, 64, 128, 224)
+#: Images whose shorter side has this many pixels or more are photos, for which pretrained weights help.
+PHOTO_SIDE = 64
+#: Headers that are read to choose a size.
+SAMPLED_HEADERS = 200
 # Without blocking: a pipe with the name of an image may never get a writer.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -175,6 +181,21 @@ def image_dimensions(encoded: Encoded, max_pixels: int = DEFAULT_MAX_PIXELS) -> 
                 return _identify(file, max_pixels).size
         except Exception:  # as in _decode
             return None
+
+
+def choose_side(sizes: Sequence[tuple[int, int]], photo_side: int | None = None) -> tuple[int, float]:
+    """Return a side for images of these sizes, and their median shorter side.
+
+    It is the images' own if all are equal, square and at most 224; `photo_side`, if given, for larger images whose
+    median shorter side is 64 or more; otherwise the largest of 32, 64, 128 and 224 that does not exceed the median.
+    """
+    sizes = sizes or [(_SIDES[0], _SIDES[0])]
+    middle = median(min(size) for size in sizes)
+    if photo_side is not None and middle >= PHOTO_SIDE:
+        return photo_side, middle
+    if len(set(sizes)) == 1 and sizes[0][0] == sizes[0][1] <= _SIDES[-1]:
+        return sizes[0][0], middle
+    return max((side for side in _SIDES if side <= middle), default=_SIDES[0]), middle
 
 
 # --- One image -------------------------------------------------------------------------------------------------------

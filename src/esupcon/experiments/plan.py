@@ -33,7 +33,9 @@ SETTINGS: dict[str, Any] = {
     **{"lr": None, "optimizer": "sgd", "momentum": 0.9, "weight_decay": 5e-4, "warmup": 0.1},
     **{"temperature": 0.1, "prototype_weight": 1.0, "prototype_lr": 1.0, "spce_average": "class"},
     **{"projection_dim": 128, "augmentation": "auto", "precision": "auto", "threads": 1, "compile": False},
-    **{"class_weight": None, "patience": None},
+    **{"class_weight": None, "patience": None, "encoder_lr": 1.0, "schedule": "cosine", "label_smoothing": 0.0},
+    **{"prototype_temperature": None, "prototype_share": None, "prototype_average": "class", "neck": "none"},
+    **{"train_blocks": None, "cached_views": 4, "test_time_flip": False},
 }
 MAX_RUNS = 20_000
 _MAX_FILE_BYTES = 10_000_000

@@ -123,7 +123,7 @@ def can_calibrate(labels: ArrayLike) -> bool:
 class CalibrationFigures(Record):
     """Temperature scaling before (T = 1) and after, on samples that had no part in fitting T. None: infinite."""
 
-    protocol: Literal["paper", "held-out"]
+    protocol: Literal["paper", "held-out", "cross-fitted"]
     temperature: float = Field(gt=0)
     n_calibration: Count
     n_evaluation: Count
@@ -239,6 +239,11 @@ class Calibration(Record):
         """Return calibrated probabilities (n, K)."""
         log_p = log_softmax(logits, self.temperature)
         return softmax(log_p + self.bias(log_p.shape[1]))
+
+
+def measure_calibration(calibration: Calibration, test: Predictions) -> CalibrationFigures:
+    """Measure on a test set the temperature that was fitted in training."""
+    return _figures(calibration.how, calibration.temperature, calibration.n, test)
 
 
 def fit_calibration(

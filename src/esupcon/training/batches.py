@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from esupcon.classifier.preprocessing import ImagePreprocessing, Preprocessing, Rows, fit_preprocessing
 from esupcon.data.augment import two_views
+from esupcon.models import split_encoder
 
 
 def derive_seed(seed: int, *place: int | str) -> int:
@@ -73,6 +74,13 @@ class TrainData:
             )
         if self.preprocessing is None:
             object.__setattr__(self, "preprocessing", fit_preprocessing(self.x))
+
+    def normalised_by(self, mean: float, std: float) -> TrainData:
+        """Return the same images with another normalisation, as a pretrained encoder expects it."""
+        assert isinstance(self.preprocessing, ImagePreprocessing)
+        n = self.preprocessing.channels
+        update = {"mean": (mean,) * n, "std": (std,) * n}
+        return replace(self, preprocessing=self.preprocessing.model_copy(update=update))
 
     @property
     def is_table(self) -> bool:
@@ -141,15 +149,64 @@ class BatchPlan:
         return np.sort(order[step * self.batch_size : (step + 1) * self.batch_size])
 
 
-def two_views_of(
-    data: TrainData, indices: NDArray[np.int64], augmentation: str, seed: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Return two views of the chosen samples, view one of all before view two of all, and their labels."""
+def two_views_of(data: TrainData, rows: Rows, augmentation: str, seed: int, device: torch.device) -> Tensor:
+    """Return two views of some rows of the data, view one of all before view two of all."""
     preprocessing, generator = data.preprocessing, torch.Generator().manual_seed(seed)
     if isinstance(preprocessing, ImagePreprocessing):
-        images = torch.from_numpy(data.x[indices]).to(device)
+        images = torch.from_numpy(np.ascontiguousarray(rows)).to(device)
         views = two_views(images, generator, augmentation, mean=preprocessing.mean, std=preprocessing.std)
-        views = views.contiguous(memory_format=torch.channels_last)  # the faster layout for convolutions
-    else:
-        views = two_views(preprocessing.tensor(data.x[indices], device).float(), generator, augmentation)
-    return views, torch.from_numpy(data.y[indices]).to(device).repeat(2)
+        return views.contiguous(memory_format=torch.channels_last)  # the faster layout for convolutions
+    return two_views(preprocessing.tensor(rows, device).float(), generator, augmentation)
+
+
+#: Images that pass through frozen blocks at once: on CPUs 16 take two thirds of the time per image that 64 take.
+FROZEN_BATCH = 16
+
+
+class FrozenBlocks:
+    """The first blocks of an encoder, which are not trained, and what they return for a few views of every image.
+
+    Their outputs are computed once, so that a step costs no more than the blocks that are trained: `rest`.
+    """
+
+    def __init__(self, encoder: nn.Module, n_trained: int) -> None:
+        self.blocks, self.rest = split_encoder(encoder, n_trained)
+        self.views: list[Tensor] = []
+        self._plain: dict[int, tuple[Rows, Tensor]] = {}  # with the array, so that no other gets its id
+
+    @torch.no_grad()
+    def compute_views(
+        self,
+        data: TrainData,
+        augmentation: str,
+        n_views: int,
+        seed: int,
+        device: torch.device,
+        check: Callable[[], None],
+    ) -> None:
+        """Compute `n_views` views of every training image; `check` is called between batches and may raise."""
+        self.blocks.eval()
+        for pair in range(math.ceil(n_views / 2)):
+            parts = []
+            for start in range(0, len(data.x), FROZEN_BATCH):
+                check()
+                rows, place = data.x[start : start + FROZEN_BATCH], derive_seed(seed, "cached", pair, start)
+                parts.append(self.blocks(two_views_of(data, rows, augmentation, place, device)).chunk(2))
+            self.views += [torch.cat(view) for view in zip(*parts, strict=True)]
+
+    def two_views_of(self, indices: NDArray[np.int64], seed: int) -> Tensor:
+        """Return two different views of the chosen samples, drawn from those that were computed."""
+        drawn = np.random.default_rng(seed).permuted(np.tile(np.arange(len(self.views)), (len(indices), 1)), axis=1)
+        pairs = zip(indices.tolist(), drawn.tolist(), strict=True)
+        chosen = [(self.views[order[0]][row], self.views[order[1]][row]) for row, order in pairs]
+        return torch.stack([first for first, _ in chosen] + [second for _, second in chosen])
+
+    @torch.no_grad()
+    def plain(self, rows: Rows, data: TrainData, device: torch.device) -> Tensor:
+        """Return the output for un-augmented rows; that for the same array is computed once."""
+        if id(rows) not in self._plain:
+            self.blocks.eval()
+            parts = [rows[start : start + FROZEN_BATCH] for start in range(0, len(rows), FROZEN_BATCH)]
+            found = [self.blocks(data.preprocessing.tensor(part, device)) for part in parts]
+            self._plain[id(rows)] = rows, torch.cat(found)
+        return self._plain[id(rows)][1]

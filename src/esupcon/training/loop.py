@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
 import torch
@@ -12,10 +11,10 @@ from esupcon.heads import PrototypeHead
 from esupcon.methods import Stage, Term
 from esupcon.models import Network
 from esupcon.spec import RunSpec, TrainSpec
-from esupcon.training.batches import TrainData, seed_layers, two_views_of
+from esupcon.training.batches import FrozenBlocks, TrainData, seed_layers
 from esupcon.training.devices import average_gradients, gather, share, totals
 from esupcon.training.objective import cached_backward, term_losses
-from esupcon.training.optim import build_optimizer, lr_factor, set_lr
+from esupcon.training.optim import build_optimizer, set_lr
 from esupcon.training.run import FitOptions, Fitted, Run, start
 
 if TYPE_CHECKING:
@@ -34,9 +33,13 @@ def fit(spec: TrainSpec | RunSpec, data: TrainData, **options: Unpack[FitOptions
     devices, accelerator: number of processes on this machine, and where they compute: auto, cpu, cuda, mps.
     checkpoint_seconds: time between checkpoints, 60 by default.
     should_stop: called after every step; if it returns True a checkpoint is saved and `TrainingInterrupted` raised.
+    announce: print one line before training with the encoder, the epochs and an estimate of the time.
     log, progress: receiver of messages; whether to show a bar (default: if standard error is a terminal).
     """
     with start(spec, data, **options) as run:
+        if options.get("announce", False):
+            run.announce()
+        run.freeze_blocks()
         while run.position.stage < len(run.method.stages):
             train_stage(run, run.method.stages[run.position.stage])
         if run.method.class_means_head:
@@ -48,8 +51,8 @@ def fit(spec: TrainSpec | RunSpec, data: TrainData, **options: Unpack[FitOptions
 def train_stage(run: Run, stage: Stage) -> None:
     """Minimise the sum of the stage's terms over the parts that it trains, from the current position to its end."""
     spec, plan, at, n_steps = run.spec, run.plan, run.position, run.n_steps(stage)
-    _for_each_part(run.network, stage, nn.Module.requires_grad_)
-    module: nn.Module = StageModule(run.network, stage.outputs)
+    run.for_each_part(stage, nn.Module.requires_grad_)
+    module: nn.Module = StageModule(run.network, stage.outputs, run.frozen)
     if spec.compile:
         module = torch.compile(module)  # type: ignore[assignment]  # a compiled module is one
     module, optimizer = run.fabric.setup(module, build_optimizer(run.network, stage, spec, plan.batch_size))
@@ -58,12 +61,13 @@ def train_stage(run: Run, stage: Stage) -> None:
     while (steps_before := at.epoch * plan.steps_per_epoch) < n_steps:
         steps = min(plan.steps_per_epoch, n_steps - steps_before)
         order = plan.order(spec.seed, at.stage, at.epoch, run.data.y if spec.class_weight == "balanced" else None)
-        _for_each_part(run.network, stage, nn.Module.train)  # statistics of frozen parts must not move
+        run.network.train()
+        run.for_each_part(stage, nn.Module.train)  # statistics of frozen parts must not move
         while at.step < steps:
-            lr = set_lr(optimizer, lr_factor(steps_before + at.step, n_steps, spec.warmup))
+            lr = set_lr(optimizer, steps_before + at.step, n_steps, spec)
             losses = take_step(run, stage, module, optimizer, plan.indices(order, at.step))
             run.end_step(losses, lr, inside_epoch=at.step + 1 < steps)
-        lr = set_lr(optimizer, lr_factor(steps_before + steps - 1, n_steps, spec.warmup))  # also if resumed here
+        lr = set_lr(optimizer, steps_before + steps - 1, n_steps, spec)  # also if resumed here
         if run.end_epoch(steps, lr):
             break  # early stopping
     run.end_stage(stage)
@@ -75,10 +79,8 @@ def take_step(
     """Two views -> outputs -> sum of the terms -> gradient -> step. Return the value of each term."""
     fabric, spec, seed = run.fabric, run.spec, run.seed("step")
     seed_layers(seed, fabric.device)
-    views, labels = two_views_of(
-        run.data, indices, run.data.augmentation(spec.augmentation), run.seed("views"), fabric.device
-    )
-    views = views.to(run.classifier.dtype)
+    views = run.two_views_of(indices)
+    labels = torch.from_numpy(run.data.y[indices]).to(fabric.device).repeat(2)
     own = share(fabric, len(labels))  # all rows, or both views of this process's images
     losses: dict[Term, Tensor] = {}
     prototypes = run.network.head.weight if isinstance(run.network.head, PrototypeHead) else None
@@ -103,17 +105,11 @@ def take_step(
 class StageModule(nn.Module):
     """The network as a stage uses it: a batch in, the outputs of its terms out."""
 
-    def __init__(self, network: Network, outputs: tuple[str, ...]) -> None:
+    def __init__(self, network: Network, outputs: tuple[str, ...], frozen: FrozenBlocks | None) -> None:
         super().__init__()
-        self.network, self.names = network, outputs
+        self.network, self.names, self.frozen = network, outputs, frozen
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
+        if self.frozen is not None:  # x is what the frozen blocks returned
+            return self.network.outputs_of(self.frozen.rest(x), self.names)
         return self.network.outputs(x, self.names)
-
-
-def _for_each_part(network: Network, stage: Stage, function: Callable[[nn.Module, bool], object]) -> None:
-    """Call the function with True for the parts that a stage trains, and with False for the frozen ones."""
-    for part in ("encoder", "projector", "head"):
-        module = getattr(network, part)
-        if module is not None:
-            function(module, part in stage.trains)

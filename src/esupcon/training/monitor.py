@@ -99,7 +99,7 @@ class Monitor:
         where = {"stage": at.stage, "epoch": at.epoch}
         line: dict[str, Any] = {**where, "loss": loss, "lr": lr, "held_out_accuracy": accuracy}
         if self.unrecorded:
-            line["findings"] = [finding.model_dump() for finding in self.unrecorded]
+            line["findings"] = [finding.model_dump(mode="json") for finding in self.unrecorded]
         if self.folder is not None:
             seconds, images = self._last - self._since, self.steps * self.run.plan.batch_size
             timing = {**where, "seconds": seconds, "images_per_second": images / seconds if seconds > 0 else 0.0}
@@ -132,8 +132,8 @@ class Monitor:
         """Return the state as plain values. Between stages there is no watch."""
         return {
             "lines": self.lines,
-            "findings": [finding.model_dump() for finding in self.findings],
-            "unrecorded": [finding.model_dump() for finding in self.unrecorded],
+            "findings": [finding.model_dump(mode="json") for finding in self.findings],
+            "unrecorded": [finding.model_dump(mode="json") for finding in self.unrecorded],
             "loss_sum": self.loss_sum if inside_stage else 0.0,
             "watch": self.watch.state_dict() if inside_stage and self.watch is not None else None,
         }

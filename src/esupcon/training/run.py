@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import io
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn, optim
 
-from esupcon._console import Log
+from esupcon._console import Log, duration
 from esupcon._contrast import unit_rows
 from esupcon._io import (
     OwnedFolder,
@@ -29,17 +30,19 @@ from esupcon._io import (
     write_bytes,
     write_sealed_json,
 )
-from esupcon.classifier.classifier import Classifier
+from esupcon.classifier.classifier import Classifier, evaluating
 from esupcon.classifier.preprocessing import Rows
 from esupcon.doctor import Finding, check_data
-from esupcon.heads import class_means
+from esupcon.heads import PrototypeHead, class_means
 from esupcon.methods import PAPER_METHODS, Method, Stage, get_method
-from esupcon.models import Network, build_network
+from esupcon.models import FastEncoder, Network, build_network, resolve_encoder
+from esupcon.models.fast import WHITENING_IMAGES
+from esupcon.models.pretrained import EfficientNetLite0
 from esupcon.spec import RunSpec, TrainSpec
-from esupcon.training.batches import BatchPlan, TrainData, derive_seed
+from esupcon.training.batches import FROZEN_BATCH, BatchPlan, FrozenBlocks, TrainData, derive_seed, two_views_of
 from esupcon.training.devices import any_process, choose_precision, launch, n_processes, rank, torch_threads
 from esupcon.training.monitor import Monitor, Progress, TrainingFailed
-from esupcon.training.objective import LOSSES, check_losses
+from esupcon.training.objective import LOSSES, BatchOutputs, check_losses, stage_loss
 from esupcon.training.result import CHECKPOINT_INDEX, CHECKPOINTS, RUN_FILE, RUN_FILES, TIMING_FILE, versions
 
 if TYPE_CHECKING:
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
 WATCHED_ROWS, MEAN_ROWS = 512, 2000
 #: Rows that are evaluated between two checks whether the run should stop.
 ROWS_BETWEEN_CHECKS = 1024
+#: Beyond this estimate, say what would be quicker.
+LONG_SECONDS = 1800
 START_OVER = "Choose another folder, or delete this one to start over (esupcon train: --overwrite)."
 
 
@@ -70,6 +75,7 @@ class FitOptions(TypedDict, total=False):
     should_stop: Callable[[], bool]
     log: Log | None
     progress: bool | None
+    announce: bool
 
 
 @dataclass
@@ -128,10 +134,12 @@ class Run:
     monitors: list[Monitor] = field(default_factory=list)
     optimizer: optim.Optimizer | None = None  # inside a stage
     best_state: dict[str, Tensor] | None = None
+    frozen: FrozenBlocks | None = None
 
     def __post_init__(self) -> None:
         self.last_save = time.monotonic()
         self.monitors = [Monitor(self)]
+        self._drawn: dict[int, tuple[Rows, NDArray[np.int64]]] = {}
         self.resumed_state: dict[str, Any] | None = None  # of a checkpoint inside a stage, until that stage begins
 
     @property
@@ -158,6 +166,73 @@ class Run:
         """Return the seed for one purpose in the current step."""
         at = self.position
         return derive_seed(self.spec.seed, purpose, at.stage, at.epoch, at.step)
+
+    def for_each_part(self, stage: Stage, function: Callable[[nn.Module, bool], object]) -> None:
+        """Call the function with True for the parts that a stage trains, and with False for the frozen ones."""
+        for part in ("encoder", "projector", "head"):
+            for module in self.network.parts((part,)):
+                function(module, part in stage.trains)
+        if self.frozen is not None:
+            function(self.frozen.blocks, False)
+
+    def two_views_of(self, indices: NDArray[np.int64]) -> Tensor:
+        """Return two views of the chosen training samples, or what the frozen blocks return for them."""
+        if self.frozen is not None:
+            return self.frozen.two_views_of(indices, self.seed("views"))
+        augmentation = self.data.augmentation(self.spec.augmentation)
+        views = two_views_of(self.data, self.data.x[indices], augmentation, self.seed("views"), self.fabric.device)
+        return views.to(self.classifier.dtype)
+
+    def freeze_blocks(self) -> None:
+        """Compute the blocks of the encoder that are not trained, if there are any, for a few views of every image."""
+        spec, device = self.spec, self.fabric.device
+        if spec.train_blocks is not None:
+            self.frozen = FrozenBlocks(self.network.encoder, spec.train_blocks)
+            with self.fabric.autocast():
+                augmentation = self.data.augmentation(spec.augmentation)
+                views = (self.data, augmentation, spec.cached_views)
+                self.frozen.compute_views(*views, seed=spec.seed, device=device, check=self.check_stop)
+
+    def estimate(self) -> tuple[float, float]:
+        """Return the seconds of an epoch, and those before the first, from real steps of a copy of the network.
+
+        The copy is thrown away, so the estimate changes nothing in the run.
+        """
+        spec, stage, network = self.spec, self.method.stages[0], copy.deepcopy(self.network).train()
+        encode, before = network.encoder, 0.0
+        rows = self.data.x[: self.plan.batch_size // self.fabric.world_size]
+        labels = torch.from_numpy(self.data.y[: len(rows)]).to(self.fabric.device).repeat(2)
+        augmentation = self.data.augmentation(spec.augmentation)
+        x = two_views_of(self.data, rows, augmentation, 0, self.fabric.device).to(self.classifier.dtype)
+        with self.fabric.autocast():
+            if spec.train_blocks is not None:
+                frozen = FrozenBlocks(network.encoder, spec.train_blocks)
+                encode, frozen.blocks = frozen.rest, frozen.blocks.eval().requires_grad_(False)
+                part = x[: 2 * FROZEN_BATCH]
+                seconds = _seconds(lambda: frozen.blocks(part))
+                before = seconds / len(part) * spec.cached_views * len(self.data.x)
+                x = frozen.blocks(part)[torch.arange(len(labels)) % len(part)]
+            prototypes = network.head.weight if isinstance(network.head, PrototypeHead) else None
+
+            def take_step() -> None:
+                outputs = network.outputs_of(encode(x), stage.outputs)
+                stage_loss(stage, BatchOutputs(outputs, labels, prototypes, self.data.n_classes), spec).backward()
+
+            steps = sum(self.n_steps(one) for one in self.method.stages) / spec.epochs
+            return _seconds(take_step) * steps, before
+
+    def announce(self) -> None:
+        """Print what is trained and how long it will take."""
+        epoch, before = self.estimate()
+        spec, shape = self.spec, self.data.preprocessing.input_shape
+        seconds = before + epoch * (spec.epochs - self.position.epoch)
+        pixels = f" at {shape[1]} x {shape[2]} pixels" if len(shape) == 3 else ""
+        name = resolve_encoder(spec.encoder, shape)
+        what = f"{self.method.title}: encoder {name}{pixels}, {spec.epochs} epochs of {self.plan.steps_per_epoch} steps"
+        cores = "1 core" if spec.threads == 1 else f"{spec.threads} cores"
+        self.log(f"{what}, about {duration(seconds)} on {cores}.")
+        if seconds > LONG_SECONDS:
+            self.log("Quicker: --minutes 30, a smaller --image-size, or --encoder fast.")
 
     # --- Hooks of the loop -------------------------------------------------------------------------------------------
 
@@ -269,6 +344,11 @@ class Run:
 
     def outputs(self, rows: Rows, *names: str) -> list[Tensor]:
         """Return outputs of the network for un-augmented rows; stop between parts if asked to."""
+        if self.frozen is not None:
+            with torch.no_grad(), evaluating(self.network):
+                encoded = self.frozen.rest(self.frozen.plain(rows, self.data, self.fabric.device))
+                outputs = self.network.outputs_of(encoded, names)
+            return [outputs[name] for name in names]
         parts = []
         for start in range(0, len(rows), ROWS_BETWEEN_CHECKS):
             if start:
@@ -309,8 +389,10 @@ class Run:
 
     def _some_rows(self, limit: int) -> tuple[Rows, NDArray[np.int64]]:
         """Return training rows, spread evenly, and their labels."""
-        rows = np.unique(np.linspace(0, len(self.data.x) - 1, limit).astype(int))
-        return self.data.x[rows], self.data.y[rows]
+        if limit not in self._drawn:
+            rows = np.unique(np.linspace(0, len(self.data.x) - 1, limit).astype(int))
+            self._drawn[limit] = self.data.x[rows], self.data.y[rows]
+        return self._drawn[limit]
 
     def fitted(self) -> Fitted:
         """Return the trained classifier, on the CPU and in evaluation mode."""
@@ -340,6 +422,14 @@ def _let_signals_in(network: Network) -> list[Any]:
 # --- Start -----------------------------------------------------------------------------------------------------------
 
 
+def _seconds(function: Callable[[], object]) -> float:
+    """Return the time of the second call: the first prepares kernels."""
+    function()
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
 @contextmanager
 def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterator[Run]:
     """Claim the folder, launch the processes and continue from the last checkpoint; see `FitOptions`.
@@ -366,7 +456,7 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
         run_spec, reason = resolve(asked, known, accelerator, images=not data.is_table)
         try:
             with torch_threads(run_spec.train.threads):
-                network = _initial_network(run_spec.train, data, encoder, initial)
+                network, data = _initial_network(run_spec.train, data, encoder, initial)
                 fabric = launch(get("devices", 1), accelerator, run_spec.train.precision)
                 if not fabric.is_global_zero:
                     log = lambda line: None  # noqa: E731
@@ -433,7 +523,8 @@ def _claim(folder: RunFolder, fabric: Fabric, spec: RunSpec, about: dict[str, An
 
 def _initial_network(
     spec: TrainSpec, data: TrainData, encoder: nn.Module | None, initial: Mapping[str, Tensor] | None
-) -> Network:
+) -> tuple[Network, TrainData]:
+    """Return the network before its first step, and the data with the normalisation that a pretrained encoder needs."""
     method = get_method(spec.method)
     torch.manual_seed(derive_seed(spec.seed, "weights"))
     network = build_network(
@@ -442,15 +533,22 @@ def _initial_network(
         n_classes=data.n_classes,
         head=method.head,
         projection_dim=spec.projection_dim if method.projector else None,
-        temperature=spec.temperature,
+        temperature=spec.prototype_temperature or spec.temperature,
+        neck=spec.neck,
+        mirror=spec.test_time_flip,
     )
+    if isinstance(network.encoder, EfficientNetLite0):
+        data = data.normalised_by(network.encoder.pixel_mean, network.encoder.pixel_std)
     if initial is not None:
         network.load_state_dict(initial)
+    elif isinstance(network.encoder, FastEncoder):
+        rows = np.unique(np.linspace(0, len(data.x) - 1, WHITENING_IMAGES).astype(int))
+        network.encoder.fit_whitening(data.preprocessing.tensor(data.x[rows]))
     if spec.precision == "64":
         network.double()
     if not data.is_table:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack this form
-    return network
+    return network, data
 
 
 def digest_objects(
@@ -622,7 +720,7 @@ def _leave_first_stage(run: Run) -> None:
         "key": run.run_spec.stage_key,
         "sha256": write_state(path, {part: module.state_dict() for part, module in _shared_parts(run).items()}),
         "lines": recorded.lines,
-        "findings": [finding.model_dump() for finding in recorded.findings],
+        "findings": [finding.model_dump(mode="json") for finding in recorded.findings],
         "timing": [] if run.out is None else read_json_lines(run.out / TIMING_FILE),
     }
     write_sealed_json(path.with_suffix(".json"), record)
