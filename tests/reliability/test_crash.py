@@ -31,9 +31,10 @@ def assert_same(found: Path, undisturbed: Path) -> None:
     [
         ("mlp-16x1", ("--method", "supcon_ce")),
         ("resnet10-w16", ("--micro-batch", "15")),
+        ("fast", ()),
         ("mlp-16x1", ("--devices", "2", "--accelerator", "cpu")),
     ],
-    ids=["two stages", "micro-batches", "two processes"],
+    ids=["two stages", "micro-batches", "fast", "two processes"],
 )
 def test_killed_at_random_moments(
     warm: Warm, corners: Path, tmp_path: Path, long_version: bool, encoder: str, more: tuple[str, ...]
