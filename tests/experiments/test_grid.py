@@ -221,8 +221,11 @@ def test_stopped_run_whose_data_changed_starts_again(tmp_path: Path, store: Stor
     assert compute(task(store, plan.rows[0]), lambda: True).kind == "stopped"
     assert store.state(plan.rows[0].key) == "begun"
     write_npz(data, seed=1)
+    planned_before = compute(task(store, plan.rows[0]), lambda: False)
+    assert planned_before.error.endswith("changed since this run was planned. Repeat the command.")
     state = run_grid([plan], store, InThisProcess())
     assert state.is_complete, state.failed
+    assert plan.rows[0].key not in store.keys()
 
 
 def test_result_that_cannot_be_read_is_a_failed_run(plan: Plan, store: Store) -> None:
