@@ -45,11 +45,13 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             print("accepted" if check(READERS[names[0]], Path(folder), given.replay.read_bytes()) else "refused")
         return 0
-    outcomes = {name: run_in_process(name, given.cases, given.seed) for name in names}
-    if given.results:  # named readers replace their own lines
-        known = json.loads(RESULTS.read_text())["readers"] if RESULTS.exists() and given.reader else {}
-        readers = {name: one for name, one in {**known, **outcomes}.items() if name in READERS}
-        RESULTS.write_text(json.dumps({"seed": given.seed, "readers": readers}, indent=1) + "\n")
+    outcomes: dict[str, Any] = {}
+    known = json.loads(RESULTS.read_text())["readers"] if RESULTS.exists() and given.reader else {}
+    for name in names:
+        outcomes[name] = run_in_process(name, given.cases, given.seed)
+        if given.results:  # after each reader, so that an interrupted run can continue with the others by name
+            readers = {name: one for name, one in {**known, **outcomes}.items() if name in READERS}
+            RESULTS.write_text(json.dumps({"seed": given.seed, "readers": readers}, indent=1) + "\n")
     return 0 if all(one["faults"] == 0 and one["cases"] == given.cases for one in outcomes.values()) else 1
 
 

@@ -14,7 +14,7 @@ Log = Callable[[str], None]
 
 def say(line: str) -> None:
     """Print a line on standard error: the default of every `log` argument."""
-    print(f"esupcon: {line}", file=sys.stderr, flush=True)
+    print(f"esupcon: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def printable(value: object) -> str:
