@@ -225,7 +225,7 @@ def test_stopped_run_whose_data_changed_starts_again(tmp_path: Path, store: Stor
     assert planned_before.error.endswith("changed since this run was planned. Repeat the command.")
     state = run_grid([plan], store, InThisProcess())
     assert state.is_complete, state.failed
-    assert plan.rows[0].key not in store.keys()
+    assert not store.is_done(plan.rows[0].key)
 
 
 def test_result_that_cannot_be_read_is_a_failed_run(plan: Plan, store: Store) -> None:
