@@ -30,9 +30,10 @@ RECIPES: dict[str, dict[str, Any]] = {
         **{"neck": "norm", "temperature": 0.2, "label_smoothing": 0.2, **_SHARES},
     },
     "pretrained": {
-        **{"encoder": PRETRAINED, "optimizer": "adamw", "lr": 1e-3, "encoder_lr": 0.1, "batch_size": 128},
-        **{"neck": "linear", "temperature": 0.1, "label_smoothing": 0.1, **_SHARES},
-        **{"augmentation": "photos", "train_blocks": 0, "cached_views": 4},
+        **{"encoder": PRETRAINED, "optimizer": "adamw", "lr": 1e-3, "batch_size": 128},
+        **{"neck": "linear", "temperature": 0.1, "prototype_temperature": 0.07, "label_smoothing": 0.1},
+        **{"prototype_share": 0.7, "prototype_average": "sample"},
+        **{"augmentation": "photos", "train_blocks": 0, "cached_views": 6},
     },
     "table": {"encoder": "mlp-256x2", "optimizer": "adamw", "lr": 3e-3, "augmentation": "table"},
     "few rows": {"encoder": "mlp-256x1", "optimizer": "adamw", "lr": 3e-3, "augmentation": "table_noise"},

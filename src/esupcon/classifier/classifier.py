@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,8 +43,8 @@ Codes = NDArray[np.int64]
 
 #: Rows per batch. On CPUs 128 images take half as long as 512, whose activations are returned to the system each time.
 CPU_BATCH, GPU_BATCH = 128, 512
-#: Values per batch, which bounds memory for large images.
-BATCH_VALUES = 2**22
+#: Values per batch, so that large images come in small batches: 9 of 192 pixels take two thirds of the time of 37.
+BATCH_VALUES = 2**20
 #: Neighbours that vote on a label, and whose distance is the score of an outlier.
 N_NEIGHBORS = 10
 #: Widest features that the Mahalanobis score is fitted on: its matrix has this number squared of entries.
@@ -131,6 +131,8 @@ class Classifier:
         self.calibration = calibration or Calibration()
         self.examples = examples
         self.about = about
+        #: Called between batches of `outputs`; it may raise to stop.
+        self.between_batches: Callable[[], None] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -163,7 +165,11 @@ class Classifier:
         parts: dict[str, list[Tensor]] = {name: [] for name in names}
         with evaluating(self.network):
             for start in range(0, len(rows), step):
+                if start and self.between_batches is not None:
+                    self.between_batches()
                 batch = self.preprocessing.tensor(rows[start : start + step], self.device).to(self.dtype)
+                if batch.ndim == 4:
+                    batch = batch.contiguous(memory_format=torch.channels_last)
                 for name, value in self.network.outputs(batch, names).items():
                     parts[name].append(value)
             if not len(rows):  # one row of zeros gives the widths

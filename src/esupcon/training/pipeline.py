@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from esupcon._console import Log, say
 from esupcon._io import PathLike, locked, write_whole
+from esupcon.classifier.classifier import unit
 from esupcon.classifier.folder import ModelInfo, TrainingData
-from esupcon.classifier.preprocessing import Rows
 from esupcon.data import Dataset, load, source_digest
 from esupcon.data.dataset import take_rows
 from esupcon.data.scenarios import Prepared, Scenario, prepare
@@ -58,7 +58,6 @@ from esupcon.training.result import (
     versions,
 )
 from esupcon.training.run import (
-    ROWS_BETWEEN_CHECKS,
     START_OVER,
     FitOptions,
     Fitted,
@@ -138,21 +137,18 @@ def train(
             announce=True,
         )
 
-        def outputs(rows: Rows, name: str) -> NDArray[np.float64]:
-            """Return an output of the classifier; stop between parts if asked to. The checkpoint has the weights."""
-            parts = []
-            for start in range(0, len(rows), ROWS_BETWEEN_CHECKS):
-                if should_stop():
-                    raise TrainingInterrupted
-                part = rows[start : start + ROWS_BETWEEN_CHECKS]
-                parts.append(fitted.classifier.outputs(part, (name,))[name].double().numpy())
-            return np.concatenate(parts)
+        def check() -> None:
+            if should_stop():
+                raise TrainingInterrupted  # the checkpoint has the weights
 
-        with torch_threads(fitted.spec.threads):
-            measured = {}
-            if first:
-                _calibrate(fitted, should_stop)
-                measured = _measure(fitted, dataset, outputs, folder.path, log)
+        check()
+        fitted.classifier.between_batches = check
+        measured = {}
+        if first:
+            with torch_threads(fitted.spec.threads):
+                held_logits = _calibrate(fitted, should_stop, remember=keep_model)
+                measured = _measure(fitted, dataset, held_logits, folder.path, log)
+        fitted.classifier.between_batches = None
         result = Result(
             key=fitted.run.key,
             run=fitted.run,
@@ -267,21 +263,25 @@ def _train_data(dataset: Dataset, prepared: Prepared) -> TrainData:
     )
 
 
-def _calibrate(fitted: Fitted, should_stop: Callable[[], bool]) -> None:
-    """Remember the training samples; fit temperature and threshold of outliers on held-out samples or by cross-fitting.
+def _calibrate(fitted: Fitted, should_stop: Callable[[], bool], *, remember: bool) -> NDArray[np.float64] | None:
+    """Fit the temperature on held-out samples, whose logits are returned, or by cross-fitting.
 
-    `ContrastiveClassifier.fit` does the same with its rows.
+    With `remember`, keep the training samples as examples and find the threshold of outliers in the same way, as
+    `ContrastiveClassifier.fit` does with its rows.
     """
     data, spec, classifier = fitted.data, fitted.spec, fitted.classifier
     counts = tuple(np.bincount(data.y, minlength=data.n_classes).tolist())
     classifier.calibration = Calibration(class_counts=counts, balanced=spec.class_weight == "balanced")
-    classifier.remember(data.x, data.y, most_values=MAX_EXAMPLE_VALUES)
+    if remember:
+        classifier.remember(data.x, data.y, most_values=MAX_EXAMPLE_VALUES)
     if data.x_held is not None and data.y_held is not None:
+        held_scores, held_logits = classifier.scores_and_logits(data.x_held)
         if len(data.y_held) >= MIN_CALIBRATION and can_calibrate(data.y_held):
-            (logits,) = classifier.arrays(data.x_held, "logits")
-            classifier.calibration = classifier.calibration.fit(logits, data.y_held, how="held-out")
-            classifier.set_outlier_threshold(data.x_held)
-    elif fitted.run.cross_fit:
+            classifier.calibration = classifier.calibration.fit(held_logits, data.y_held, how="held-out")
+            if remember:
+                classifier.set_outlier_threshold(scores=held_scores)
+        return held_logits
+    if fitted.run.cross_fit:
         scores = []
 
         def logits_of(part: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -294,12 +294,13 @@ def _calibrate(fitted: Fitted, should_stop: Callable[[], bool]) -> None:
 
         rng = np.random.default_rng(spec.seed)
         classifier.calibration = fit_calibration(classifier.calibration, data.y, None, logits_of, rng)
-        if scores:
+        if scores and remember:
             classifier.set_outlier_threshold(scores=np.concatenate(scores))
+    return None
 
 
 def _measure(
-    fitted: Fitted, dataset: Dataset, outputs: Callable[[Rows, str], NDArray[np.float64]], folder: Path, log: Log
+    fitted: Fitted, dataset: Dataset, held_logits: NDArray[np.float64] | None, folder: Path, log: Log
 ) -> dict[str, Any]:
     """Measure the classifier on the test and the held-out part, and store the predictions.
 
@@ -309,9 +310,10 @@ def _measure(
     findings, calibration = list(fitted.findings), CalibrationResult()
     test = held_out = None
     if len(dataset.x_test):
-        test = Predictions(outputs(dataset.x_test, "logits"), dataset.y_test)
+        z, logits = classifier.arrays(dataset.x_test, "embedding", "logits")
+        test = Predictions(logits, dataset.y_test)
         test.save(folder / PREDICTIONS_FILE)
-        _save_embedding(folder / EMBEDDING_FILE, fitted, dataset)
+        _save_embedding(folder / EMBEDDING_FILE, z, dataset.y_test, classifier.prototypes_)
         with suppress(ValueError):  # too few samples or classes to divide
             calibration = calibration.model_copy(update={"paper": paper_calibration(test)})
         if classifier.calibration.how != "none":
@@ -319,8 +321,8 @@ def _measure(
             calibration = calibration.model_copy(update={"held_out": fitted_on_train})
     else:
         log("There is no test part, so nothing was measured on one.")
-    if data.x_held is not None and data.y_held is not None:
-        held_out = Predictions(outputs(data.x_held, "logits"), data.y_held)
+    if held_logits is not None and data.y_held is not None:
+        held_out = Predictions(held_logits, data.y_held)
         held_out.save(folder / HELD_OUT_FILE)
         # Labels that the classifier was fitted to tell nothing; those it has not seen may be wrong.
         p = softmax(held_out.logits)
@@ -332,15 +334,14 @@ def _measure(
     return {"metrics": Metrics(**metrics), "calibration": calibration, "findings": tuple(findings)}
 
 
-def _save_embedding(path: Path, fitted: Fitted, dataset: Dataset) -> None:
+def _save_embedding(
+    path: Path, z: NDArray[np.float64], labels: NDArray[np.int64], prototypes: NDArray[np.float64] | None
+) -> None:
     """Store unit embeddings `z` of some test samples with their `labels`, and the `prototypes` if the head has them."""
-    n = len(dataset.x_test)
-    rows = np.sort(np.random.default_rng(0).choice(n, min(n, DRAWN_SAMPLES), replace=False))
-    z = fitted.classifier.outputs(np.asarray(dataset.x_test[rows]), ("embedding",))["embedding"].float().numpy()
-    z = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    arrays: dict[str, Any] = {"z": z.astype(np.float16), "labels": dataset.y_test[rows]}
-    if fitted.classifier.prototypes_ is not None:
-        arrays["prototypes"] = fitted.classifier.prototypes_.astype(np.float16)
+    rows = np.sort(np.random.default_rng(0).choice(len(z), min(len(z), DRAWN_SAMPLES), replace=False))
+    arrays: dict[str, Any] = {"z": unit(z[rows]).astype(np.float16), "labels": labels[rows]}
+    if prototypes is not None:
+        arrays["prototypes"] = prototypes.astype(np.float16)
     write_whole(path, lambda file: np.savez_compressed(file, **arrays))
 
 

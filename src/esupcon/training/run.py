@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
 #: Rows of the training data that the doctor looks at after every epoch, and that class means are estimated from.
 WATCHED_ROWS, MEAN_ROWS = 512, 2000
-#: Rows that are evaluated between two checks whether the run should stop.
-ROWS_BETWEEN_CHECKS = 1024
 #: Beyond this estimate, say what would be quicker.
 LONG_SECONDS = 1800
 START_OVER = "Choose another folder, or delete this one to start over (esupcon train: --overwrite)."
@@ -138,6 +136,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.last_save = time.monotonic()
+        self.classifier.between_batches = self.check_stop
         self.monitors = [Monitor(self)]
         self._drawn: dict[int, tuple[Rows, NDArray[np.int64]]] = {}
         self.resumed_state: dict[str, Any] | None = None  # of a checkpoint inside a stage, until that stage begins
@@ -343,24 +342,20 @@ class Run:
     # --- Evaluation --------------------------------------------------------------------------------------------------
 
     def outputs(self, rows: Rows, *names: str) -> list[Tensor]:
-        """Return outputs of the network for un-augmented rows; stop between parts if asked to."""
+        """Return outputs of the network for un-augmented rows; stop between batches if asked to."""
         if self.frozen is not None:
             with torch.no_grad(), evaluating(self.network):
                 encoded = self.frozen.rest(self.frozen.plain(rows, self.data, self.fabric.device))
                 outputs = self.network.outputs_of(encoded, names)
             return [outputs[name] for name in names]
-        parts = []
-        for start in range(0, len(rows), ROWS_BETWEEN_CHECKS):
-            if start:
-                self.check_stop()
-            try:
-                parts.append(self.classifier.outputs(rows[start : start + ROWS_BETWEEN_CHECKS], names))
-            except ValueError as error:
-                raise TrainingFailed(
-                    f"{error} The network diverged in epoch {self.position.epoch + 1}: lower the learning rate (now "
-                    f"{self.spec.lr or 'automatic'})."
-                ) from error
-        return [torch.cat([part[name] for part in parts]) for name in names]
+        try:
+            outputs = self.classifier.outputs(rows, names)
+        except ValueError as error:
+            raise TrainingFailed(
+                f"{error} The network diverged in epoch {self.position.epoch + 1}: lower the learning rate (now "
+                f"{self.spec.lr or 'automatic'})."
+            ) from error
+        return [outputs[name] for name in names]
 
     def class_means(self, x: Rows, y: NDArray[np.int64]) -> Tensor:
         """Return the means of unit embeddings by class."""
@@ -399,6 +394,7 @@ class Run:
         self.network.requires_grad_(True).eval().to("cpu")
         if self.spec.precision == "64":
             self.network.float()
+        self.classifier.between_batches = None
         main = self.monitors[0]
         return Fitted(
             classifier=self.classifier,
