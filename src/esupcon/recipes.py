@@ -30,7 +30,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         **{"neck": "norm", "temperature": 0.2, "label_smoothing": 0.2, **_SHARES},
     },
     "pretrained": {
-        **{"encoder": PRETRAINED, "optimizer": "adamw", "lr": 1e-3, "batch_size": 128},
+        **{"encoder": PRETRAINED, "optimizer": "adamw", "lr": 2e-3, "batch_size": 256},
         **{"neck": "linear", "temperature": 0.1, "prototype_temperature": 0.07, "label_smoothing": 0.1},
         **{"prototype_share": 0.7, "prototype_average": "sample"},
         **{"augmentation": "photos", "train_blocks": 0, "cached_views": 6},
@@ -138,7 +138,7 @@ def _sizes(row: str, n: int) -> dict[str, Any]:
         case "fast":
             return {"batch_size": 125 if n <= 10_000 else 500, "epochs": epochs(20_000, 8, 40)}
         case "pretrained":
-            return {"epochs": epochs(60_000, 5, 40)}
+            return {"epochs": epochs(85_000, 5, 40)}
         case "module":
             return {"epochs": epochs(25_600, 10, 100)}
         case "other network":
