@@ -48,6 +48,7 @@ CHANGES: dict[str, Any] = {
     "noise_rate": 0.1,
     "noise_kind": "pair",
     "validation_fraction": 0.1,
+    "cross_fit": True,
     "plugins": {"mine": "0" * 64},
     "processes": 2,
     "objects": "f" * 12,
@@ -69,6 +70,16 @@ TRAIN_CHANGES: dict[str, Any] = {
     "prototype_lr": 0.7,
     "spce_average": "batch",
     "projection_dim": 7,
+    "encoder_lr": 0.7,
+    "schedule": "linear",
+    "prototype_temperature": 0.7,
+    "prototype_share": 0.7,
+    "prototype_average": "sample",
+    "label_smoothing": 0.7,
+    "neck": "norm",
+    "train_blocks": 7,
+    "cached_views": 7,
+    "test_time_flip": True,
     "augmentation": "digits",
     "precision": "32",
     "threads": 1,
@@ -85,7 +96,8 @@ def test_every_field_decides_the_key() -> None:
     assert set(TRAIN_CHANGES) == set(TrainSpec.model_fields)
     keys = [run().key]
     keys += [run(**{name: value}).key for name, value in CHANGES.items()]
-    keys += [run({name: value}).key for name, value in TRAIN_CHANGES.items()]
+    needed = {"prototype_average": {"prototype_share": 0.3}}
+    keys += [run({name: value, **needed.get(name, {})}).key for name, value in TRAIN_CHANGES.items()]
     assert len(set(keys)) == len(keys)
 
 
@@ -168,3 +180,24 @@ def test_reference_rate_scales_with_the_root_of_the_batch() -> None:
 def test_spec_needs_no_torch() -> None:
     code = "import sys, esupcon.spec; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "train"),
+    [
+        ({}, {"method": "ce", "prototype_weight": 2.0}),
+        ({}, {"method": "ce", "temperature": 0.5}),
+        ({}, {"spce_average": "batch"}),
+        ({}, {"label_smoothing": 0.1}),
+        ({}, {"projection_dim": 3}),
+        ({}, {"optimizer": "adamw", "momentum": 0.5}),
+        ({}, {"cached_views": 8}),
+        ({"noise_kind": "pair"}, {}),
+        ({}, {"patience": 3}),
+    ],
+)
+def test_setting_without_effect_is_refused(fields: dict[str, Any], train: dict[str, Any]) -> None:
+    run = RunSpec(source="digits", train=TrainSpec(**train), **fields)
+    with pytest.raises(ValueError, match=r"has no effect with.*\. Omit it\."):
+        run.check_used(run.train)
+    RunSpec(source="digits", train=TrainSpec()).check_used(TrainSpec())

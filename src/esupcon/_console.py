@@ -44,7 +44,7 @@ def duration(seconds: float) -> str:
 
 def count(n: int, noun: str) -> str:
     """Return a number with its noun: ``1 image``, ``2,000 images``, ``3 classes``."""
-    plural = f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
+    plural = f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
     return f"{n:,} {noun if n == 1 else plural}"
 
 

@@ -169,6 +169,31 @@ class RunSpec(BaseModel):
         method = METHODS.get(self.train.method)
         return method is not None and method.shared_stage == method.stages[0]
 
+    def check_used(self, train: TrainSpec) -> None:
+        """Raise a ValueError if a setting that this run names changes nothing; `train` are the resolved settings."""
+        method = METHODS[train.method]
+        losses = {term.loss for stage in method.stages for term in stage.terms}
+        with_method, with_optimizer = f"with method {train.method}", f"with optimizer {train.optimizer}"
+        idle: dict[str, tuple[bool, str]] = {
+            **dict.fromkeys(
+                ("prototype_weight", "prototype_share", "prototype_average"), ("esupcon" not in losses, with_method)
+            ),
+            **dict.fromkeys(("prototype_temperature", "prototype_lr"), (method.head != "prototype", with_method)),
+            "temperature": (losses == {"ce"} and method.head == "linear", with_method),
+            "spce_average": ("spce" not in losses, with_method),
+            "label_smoothing": ("ce" not in losses, with_method),
+            "projection_dim": (not method.projector, with_method),
+            "momentum": (train.optimizer != "sgd", with_optimizer),
+            "weight_decay": (train.optimizer == "muon", with_optimizer),
+            "cached_views": (train.train_blocks is None, "without train_blocks"),
+            "noise_kind": (self.noise_rate is None, "without noise_rate"),
+            "patience": (self.validation_fraction == 0, "without validation_fraction"),
+        }
+        for name in sorted(self.model_fields_set | self.train.model_fields_set):
+            value = getattr(self, name, None) or getattr(self.train, name, None)
+            if name in idle and idle[name][0] and value is not None:
+                raise ValueError(f"{name}={value} has no effect {idle[name][1]}. Omit it.")
+
     @property
     def scenario(self) -> dict[str, Any]:
         """The fields of `esupcon.data.scenarios.Scenario`."""

