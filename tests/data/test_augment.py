@@ -384,3 +384,12 @@ def test_mistakes_give_one_line(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call(torch.zeros(2, 3, 16, 16, dtype=torch.uint8))
     assert "\n" not in str(caught.value)
+
+
+def test_flip_one_mirrors_exactly_one_of_the_two_views():
+    images = torch.randint(0, 256, (32, 3, 6, 6), dtype=torch.uint8)
+    augmentation = ImageAugmentation(flip=0.5, flip_one=True, mean=0.0, std=1.0)
+    first, second = two_views(images, generator(), augmentation).chunk(2)
+    torch.testing.assert_close(first, second.flip(-1), atol=1e-5, rtol=0)
+    flipped = [not torch.allclose(view, image / 255, atol=1e-5) for view, image in zip(first, images, strict=True)]
+    assert 4 < sum(flipped) < 28

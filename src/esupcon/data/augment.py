@@ -163,7 +163,10 @@ def _geometry(draws: Tensor, augmentation: ImageAugmentation, height: int, width
     t_y += 2 * _between(shift_y, -augmentation.shift, augmentation.shift)
     magnified = _between(zoom, *map(math.log, augmentation.zoom)).exp()
     angle = _between(turn, -augmentation.rotation, augmentation.rotation).deg2rad()
-    s_x = share_x / magnified * (1 - 2 * (mirror < augmentation.flip).to(torch.float32))
+    flipped = mirror < augmentation.flip
+    if augmentation.flip_one:
+        flipped = torch.stack([flipped[:, 0], ~flipped[:, 0]], dim=1)
+    s_x = share_x / magnified * (1 - 2 * flipped.to(torch.float32))
     s_y = share_y / magnified
     # Angles are in pixels, maps in units of the sides: hence the ratio of the sides off the diagonal.
     cos, sin = angle.cos(), angle.sin()

@@ -29,7 +29,7 @@ class ImageAugmentation:
     - ``shift``: shift by a fraction of the side up to this one, on each axis.
     - ``zoom``: magnify about the centre, log-uniform in this range; above 1 objects grow.
     - ``rotation``: rotate by degrees uniform in -rotation .. rotation.
-    - ``flip``: probability of a horizontal flip.
+    - ``flip``: probability of a horizontal flip; with ``flip_one``, the second view is flipped if the first is not.
     - ``padding``: what lies outside the image: its ``border`` pixels repeated, its ``reflection``, or ``zeros``.
 
     Colour, composed into one affine map and clamped once, to [0, 1]:
@@ -48,6 +48,7 @@ class ImageAugmentation:
     zoom: tuple[float, float] = (1.0, 1.0)
     rotation: float = 0.0
     flip: float = 0.0
+    flip_one: bool = False
     padding: Padding = "border"
     jitter: float = 0.0
     brightness: float = 0.0
@@ -123,8 +124,8 @@ AUGMENTATIONS: Mapping[str, Augmentation] = MappingProxyType(
         "simclr_no_flip": replace(_SIMCLR, flip=0.0),
         # Usual for supervised training on 32x32 images.
         "light": ImageAugmentation(pad=4, flip=0.5, padding="reflection"),
-        # As above with smaller shifts: enough for the few epochs of a fast network.
-        "translate": ImageAugmentation(pad=2, flip=0.5, padding="reflection"),
+        # As above with smaller shifts, for the few epochs of a fast network: each step sees every image both ways.
+        "translate": ImageAugmentation(pad=2, flip=0.5, flip_one=True, padding="reflection"),
         # For photos and pretrained encoders: mild crops and colours.
         "photos": ImageAugmentation(
             crop_area=(0.35, 1.0), flip=0.5, jitter=0.8, brightness=0.3, contrast=0.3, saturation=0.3
