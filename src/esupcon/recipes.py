@@ -136,7 +136,7 @@ def _sizes(row: str, n: int) -> dict[str, Any]:
 
     match row:
         case "fast":
-            return {"batch_size": 125 if n <= 10_000 else 500, "epochs": epochs(20_000, 8, 40)}
+            return {"batch_size": 125 if n <= 10_000 else 500, "epochs": epochs(26_000, 8, 40)}
         case "pretrained":
             return {"epochs": epochs(85_000, 5, 40)}
         case "module":
