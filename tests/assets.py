@@ -18,6 +18,7 @@ from tiny_images import write_npz
 #: Options of `corners_run`.
 CORNERS_OPTIONS = (
     *("--encoder", "mlp-16x1", "--batch-size", "27", "--precision", "32", "--epochs", "12", "--noise-rate", "0.1"),
+    *("--validation-fraction", "0.1"),
 )
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -20,10 +21,12 @@ from PIL import Image
 from assets import CORNERS_OPTIONS
 from esupcon.classifier import Prediction, calibrate, load_classifier, predict_files
 from esupcon.classifier.evaluation import BATCH
-from esupcon.cli.models import _FORMULA, _csv_writer
+from esupcon.cli.models import _FORMULA, RECOMMENDED, _csv_writer
 from esupcon.data import load
 from esupcon.probability import Predictions, smoothed_temperature
+from esupcon.recipes import RECIPES
 from esupcon.spec import RunSpec, TrainSpec
+from esupcon.training import Result
 from tiny_images import CLASSES, pictures, write_folder, write_npz
 
 QUICK = ("--encoder", "mlp-8x1", "--precision", "32", "--steps", "2")
@@ -79,6 +82,164 @@ def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path, mon
     printed = esupcon("train", corners, "--out", tmp_path / "o", *words, "--json")
     assert printed.code == 0, printed.err
     assert printed.json["run"]["train"] == {**defaults, **given}
+
+
+def test_without_out_each_command_has_a_new_folder_and_says_how_to_continue_the_earlier_one(
+    esupcon, corners: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = esupcon("train", corners, *QUICK)
+    assert first.code == 0, first.err
+    assert first.err.splitlines()[0] == "The run will be in runs/corners-esupcon."
+    assert "earlier run" not in first.err
+    for name in ("result.json", "report.html", "model/model.safetensors"):
+        assert (tmp_path / "runs" / "corners-esupcon" / name).is_file()
+    second = esupcon("train", corners, *QUICK)
+    assert second.err.splitlines()[:2] == [
+        "The run will be in runs/corners-esupcon-2.",
+        "To continue or show the earlier run, add: --out runs/corners-esupcon",
+    ]
+    shown = esupcon("train", corners, *QUICK, "--out", "runs/corners-esupcon")
+    assert "nothing was trained" in shown.err
+    assert len(list(Path("runs").iterdir())) == 2
+
+
+def test_small_data_are_calibrated_by_cross_fitting_unless_a_part_is_held_out(
+    esupcon, corners: Path, tmp_path: Path
+) -> None:
+    found = esupcon("train", corners, "--out", tmp_path / "a", *QUICK, "--json").json
+    assert found["calibration"]["held_out"]["protocol"] == "cross-fitted"
+    assert found["preparation"]["n_held_out"] == 0
+    for number, more in enumerate((("--validation-fraction", "0.1"), ("--patience", "3"))):
+        found = esupcon("train", corners, "--out", tmp_path / str(number), *QUICK, *more, "--json").json
+        assert found["preparation"]["n_held_out"] == 9
+    refused = esupcon("calibrate", tmp_path / "a", corners)
+    assert refused.code == 2
+    assert "trained with nothing held out" in refused.err
+
+
+def test_dry_run_shows_settings_with_reasons_and_the_time_and_writes_nothing(
+    esupcon, corners: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("train", corners, "--dry-run", "--encoder", "mlp-8x1", "--precision", "32", "--no-mirror")
+    printed = esupcon(*words)
+    assert printed.code == 0, printed.err
+    lines = [line.split() for line in printed.out.splitlines()]
+    assert ["--encoder", "mlp-8x1", "as", "given"] in lines
+    assert ["--mirror", "False", "as", "given"] in lines
+    assert ["--batch-size", "128", '"'] in lines  # the reason is that of the line above
+    assert "Training will take about" in printed.out
+    assert all(len(line) <= 80 for line in printed.out.splitlines())
+    found = esupcon(*words, "--minutes", "0.001", "--json").json
+    assert found["reasons"]["batch_size"] == "encoder mlp-8x1"
+    assert found["reasons"]["epochs"] == "what fits into 0.001 min"
+    assert found["settings"]["epochs"] < 200
+    assert found["seconds"] < 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_minutes_choose_the_epochs(esupcon, corners: Path, tmp_path: Path) -> None:
+    words = ("train", corners, "--out", tmp_path / "o", "--encoder", "mlp-8x1", "--precision", "32")
+    printed = esupcon(*words, "--minutes", "0.002", "--json")
+    assert printed.code == 0, printed.err
+    assert 1 <= printed.json["run"]["train"]["epochs"] < 200
+    assert esupcon(*words, "--minutes", "0.002", "--json").json["already_finished"]
+
+
+def test_settings_that_recipes_choose_show_no_default(esupcon) -> None:
+    chosen = {name for row in RECIPES.values() for name in row} | {"epochs", "batch_size", "test_time_flip"}
+    assert chosen <= set(RECOMMENDED)
+    text = " ".join(esupcon("train", "--help").out.replace("│", " ").split())
+    assert text.count("recommended for the data") == 1
+    options = {one[0]: one for one in (part.split() for part in text.split(" --")[1:])}
+    for name in RECOMMENDED:
+        option = "mirror" if name == "test_time_flip" else name.replace("_", "-")
+        assert "[default:" not in options[option], option
+    assert "--no-mirror" in text
+
+
+def test_the_result_fits_80_columns_and_twelve_lines(esupcon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_npz(tmp_path / "d.npz", n_train=1200, n_test=60)
+    monkeypatch.setattr("esupcon.cli.output._FILE_WIDTH", 80)
+    monkeypatch.chdir(tmp_path)
+    printed = esupcon("train", source.name, *QUICK, "--noise-rate", "0.2")
+    assert printed.code == 0, printed.err
+    lines = printed.out.strip().splitlines()
+    assert len(lines) <= 12
+    assert all(len(line) <= 80 for line in lines)
+    assert [line.split()[0] for line in lines if line and not line.startswith(" ")] == [
+        *("ESupCon", "accuracy", "ECE", "weakest", "labels", "model", "report", "next"),
+    ]
+    result = Result.read(tmp_path / "runs" / "d-esupcon")
+    assert f"{100 * result.metrics.test.accuracy:.1f} %" in printed.out
+    assert f"{100 * result.calibration.held_out.ece_after:.1f} %" in printed.out
+    weakest = min(result.metrics.test.per_class, key=lambda one: one.accuracy)
+    assert f"weakest    {weakest.name} (" in printed.out
+    for line in lines[-2:]:
+        assert (
+            esupcon(
+                *line.removeprefix("next").split()[1:-1], source if "evaluate" in line else images_in(tmp_path)
+            ).code
+            == 0
+        )
+
+
+def images_in(folder: Path) -> Path:
+    return write_folder(folder / "new")
+
+
+def test_report_shows_test_and_held_out_images_by_file_name_and_the_model_folder_none(esupcon, tmp_path: Path) -> None:
+    folder, out = write_folder(tmp_path / "photos", n_each=20), tmp_path / "o"
+    words = ("train", folder, "--out", out, *QUICK, "--validation-fraction", "0.3")
+    assert esupcon(*words).code == 0
+    page = (out / "report.html").read_text()
+    assert "data:image/jpeg;base64," in page
+    assert re.search(r"(ne|nw|se)/\d+\.png", page)
+    assert {path.suffix for path in (out / "model").iterdir()} <= {".json", ".safetensors", ".md"}
+    assert "data:image" not in (out / "model" / "README.md").read_text()
+    assert esupcon(*words, "--no-thumbnails").code == 0
+    assert "data:image/jpeg" not in (out / "report.html").read_text()
+
+
+def test_report_shows_pairs_of_near_copies(esupcon, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (40, 4, 4), dtype=np.uint8).repeat(8, 1).repeat(8, 2)
+    x_test = x[:10].copy()
+    x_test[:3, 0, 0] ^= 1  # nearly equal
+    x_test[3:] = rng.integers(0, 256, (7, 4, 4), dtype=np.uint8).repeat(8, 1).repeat(8, 2)
+    y = np.arange(40) % 2
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x_test, y_test=y[:10])
+    assert esupcon("train", tmp_path / "d.npz", "--out", tmp_path / "o", *QUICK).code == 0
+    page = (tmp_path / "o" / "report.html").read_text()
+    assert "Copies in the test part" in page
+
+
+def test_a_report_that_cannot_be_written_loses_nothing(
+    esupcon, corners: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **more: object) -> None:
+        raise KeyError("boom")
+
+    monkeypatch.setattr("esupcon.report.run_report", fail)
+    printed = esupcon("train", corners, "--out", tmp_path / "o", *QUICK)
+    assert printed.code == 0
+    (line,) = [line for line in printed.err.splitlines() if line.startswith("esupcon: ")]
+    assert line == "esupcon: report.html was not written (KeyError: 'boom'). The result is not affected."
+    assert "accuracy" in printed.out
+    assert (tmp_path / "o" / "result.json").exists()
+
+
+def test_without_plotly_one_line_names_the_install_command(
+    esupcon, trained: Path, corners: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    (trained / "report.html").unlink()
+    printed = esupcon("train", corners, "--out", trained, *CORNERS_OPTIONS)
+    assert printed.code == 0
+    assert printed.err.count("pip install 'esupcon[report]'") == 1
+    assert (trained / "report.html").exists()
 
 
 MISTAKES = ["--encoder resnet19", "--accelerator cuda", "--accelerator mps", "--devices -1", "--optimizer adam"]

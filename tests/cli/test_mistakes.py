@@ -38,7 +38,11 @@ COMMANDS = {
     "train rows.npz --out o": "x_train must be (n, H, W), or (n, H, W, C) or (n, C, H, W) with 1 or 3 channels",
     "train photos more --out o": "Got unexpected extra argument(s) (more). See esupcon train --help.",
     # train: where
-    "train photos": "Missing option '--out'. See esupcon train --help.",
+    "train photos --devices 2": "--out DIR is needed if several processes train together.",
+    "train photos --minutes 0": "--minutes must be above 0; got 0.",
+    "train photos --minutes 1 --epochs 3": "--minutes chooses the epochs. Omit --epochs and --steps.",
+    "train photos --no-epochs": "No such option: --no-epochs",
+    "train nowhere/photos": NO_SOURCE,
     "train photos --out": "Option '--out' requires an argument.",
     "train photos --out file": "--out must be a folder; file is a file. Pass another name.",
     "train photos --out file/o": "--out must be a folder; file is a file. Pass another name.",
@@ -162,6 +166,7 @@ def test_a_mistake_on_the_command_line(esupcon, desk: Path, monkeypatch: pytest.
     assert COMMANDS[words] in line
     assert not any("Traceback" in message or message.startswith("esupcon: ") for message in messages)
     assert not list(desk.glob("o/*"))
+    assert not (desk / "runs").exists()
 
 
 X = np.random.default_rng(0).normal(size=(30, 4))

@@ -81,7 +81,8 @@ def parse(words: list[str]) -> dict[str, Any]:
 def options_of(*names: str) -> set[str]:
     """Return the options of some commands, or of all."""
     chosen = [command_line().commands[name] for name in names] or [command_line(), *command_line().commands.values()]
-    return {"--help", "-h", *(option for one in chosen for parameter in one.params for option in parameter.opts)}
+    parameters = [parameter for one in chosen for parameter in one.params]
+    return {"--help", "-h", *(name for one in parameters for name in (*one.opts, *one.secondary_opts))}
 
 
 def has_shown_form(shown: tuple[str, ...], printed: str) -> bool:

@@ -110,6 +110,7 @@ def test_readme_shows_the_loss_on_the_first_screen() -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if list(commands(page))], ids=lambda page: page.name)
 def test_commands_run_and_print_what_is_shown(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grids, "LocalExecutor", InThisProcess)
+    monkeypatch.setattr("esupcon.training.monitor.SECONDS_BETWEEN_LINES", 3600.0)
     monkeypatch.setattr(grids, "_DEMO_OVERRIDES", {"epochs": 1, "encoder": "mlp-16x1"})
     prepare(page, folder, monkeypatch)
     for command in commands(page):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import sys
 import types
@@ -8,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from small_data import blobs, quick_spec, rowwise_encoder
 from torch import Tensor, nn
 
 from esupcon.spec import TrainSpec
-from esupcon.training import TrainData, TrainingFailed, fit
+from esupcon.training import TrainData, TrainingFailed, fit, monitor
 
 
 def test_history_is_one_json_line_an_epoch_and_time_is_kept_apart(tmp_path: Path) -> None:
@@ -91,3 +93,48 @@ def test_every_finding_is_in_the_history(tmp_path: Path) -> None:
     recorded = [f"[{f['code']}]" for record in fitted.history for f in record.get("findings", [])]
     assert recorded
     assert {finding.code for finding in fitted.findings} == {code.strip("[]") for code in recorded}
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("epoch 3/20", "loss 1.23  held-out 93.4 %"),
+        ("stage 1/2 epoch 1000/1000", "loss 1.23e-05  training 100.0 %"),
+        ("images through frozen blocks", ""),
+    ],
+)
+def test_progress_fits_80_columns_and_has_accuracy_loss_and_time(
+    text: str, facts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr("rich.console.Console", lambda stderr: Console(file=file, width=80, force_terminal=True))
+    with monitor.Progress(shown=True) as progress:
+        for done in (1, 50):
+            progress.show("training", done, 100, log=pytest.fail, text=text, facts=facts)
+        (line,) = Console(width=80, file=io.StringIO()).render_lines(progress._bar.get_renderable())
+    shown = "".join(segment.text for segment in line)
+    assert len(shown) == 80
+    assert "…" not in shown
+    assert text in shown and facts in shown and "━━━━━" in shown
+    assert ":" in shown[-8:]  # the time left
+
+
+def test_bar_shows_the_accuracy_of_the_last_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(
+        monitor.Progress, "show", lambda self, what, done, total, text, facts, log: shown.append(f"{text} {facts}")
+    )
+    fit(quick_spec(epochs=2), blobs(), progress=False)
+    assert shown[0].startswith("epoch 1/2 loss ") and "%" not in shown[0]
+    assert shown[-1].startswith("epoch 2/2 loss ") and shown[-1].endswith(" %")
+
+
+def test_without_a_terminal_a_line_is_printed_at_most_every_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, said = [0.0], list[str]()
+    monkeypatch.setattr(monitor.time, "monotonic", lambda: now[0])
+    with monitor.Progress(shown=False) as progress:
+        for second in range(100):
+            now[0] = float(second)
+            progress.show("training", second, 200, text="epoch 1/2", facts="loss 1.5  held-out 50.0 %", log=said.append)
+    assert said[0] == "epoch 1/2: 15 %, loss 1.5, held-out 50.0 %, about 3 min left"
+    assert len(said) == 3

@@ -64,11 +64,11 @@ def methods(as_json: Json = False) -> None:
     for column in made.columns:
         column.justify, column.no_wrap = "left", column is not made.columns[2]
     answer(made)
-    note("To use one: esupcon train DATA --method KEY --out DIR")
+    note("To use one: esupcon train DATA --method KEY")
 
 
 _EXAMPLES: dict[Callable[..., None], str] = {
-    models.train: "photos/ --out runs/photos",
+    models.train: "photos/",
     models.evaluate: "runs/photos photos/ --plot reliability.png",
     models.predict: "runs/photos new/*.jpg --top-k 3 > labels.csv",
     models.calibrate: "runs/photos photos/",

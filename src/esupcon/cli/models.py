@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
-from esupcon._console import printable
+from esupcon._console import count, duration, percent, printable
 from esupcon.cli import options
 from esupcon.cli.options import argument, option, takes
-from esupcon.cli.output import INTERVALS, answer, answer_json, classes_table, complain, figures_table, log, note, table
+from esupcon.cli.output import (
+    INTERVALS,
+    OPTIONS,
+    answer,
+    answer_json,
+    classes_table,
+    complain,
+    figures_table,
+    log,
+    note,
+    table,
+)
 from esupcon.cli.output import with_interval as shown
 from esupcon.cli.stopping import PARTIAL, Stopped, Stopper
 from esupcon.data import DataOptions
@@ -26,8 +42,25 @@ from esupcon.spec import RunSpec, TrainSpec
 
 if TYPE_CHECKING:
     from esupcon.classifier import Prediction
+    from esupcon.report.run import Images, Picture
+    from esupcon.training import Result
 
 _SETTINGS, _SCENARIO, _RUN, _READING = "Training settings", "Harder settings", "Run", "Reading data"
+#: Settings that `esupcon.recipes`, which is slow to import, chooses for the data.
+RECOMMENDED = (
+    *("encoder", "epochs", "batch_size", "lr", "optimizer", "schedule", "warmup", "temperature", "neck"),
+    *(
+        "prototype_temperature",
+        "prototype_share",
+        "prototype_average",
+        "label_smoothing",
+        "train_blocks",
+        "cached_views",
+        "augmentation",
+    ),
+    "test_time_flip",
+)
+_HELD_OUT = "0.1, or 0 and cross-fitting if that is under 100 images"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that starts like this for a formula
 _SPLIT = ("split_seed", "test_fraction", "n_per_class")
 _FILES = ("layout", "image_column", "label_column", "data_dir", "strict", "workers")
@@ -40,9 +73,9 @@ _ON = (
 )
 
 
-@takes("settings", TrainSpec, _SETTINGS, defaults={"epochs": "chosen from the number of images"})
+@takes("settings", TrainSpec, _SETTINGS, defaults=dict.fromkeys(RECOMMENDED, ""), spelled={"test_time_flip": "mirror"})
 @takes("harder", RunSpec, _SCENARIO, only=_HARDER)
-@takes("held_out", RunSpec, _RUN, only=("validation_fraction",), defaults={"validation_fraction": "0.1"})
+@takes("held_out", RunSpec, _RUN, only=("validation_fraction",), defaults={"validation_fraction": _HELD_OUT})
 @takes("reading", DataOptions, _READING, only=("image_size", "channels", *_SPLIT, *_FILES))
 def train(
     data: options.Data,
@@ -50,7 +83,12 @@ def train(
     harder: dict[str, Any],
     held_out: dict[str, Any],
     reading: dict[str, Any],
-    out: Annotated[Path, option("Folder of the run.", metavar="DIR")],
+    out: Annotated[Path | None, option("Folder of the run.", metavar="DIR", show_default="a new one in runs/")] = None,
+    dry_run: Annotated[
+        bool, option("Show settings, reasons and the time it will take; train nothing.", "--dry-run")
+    ] = False,
+    minutes: Annotated[float | None, option("Choose the epochs so that training takes about this time.")] = None,
+    no_thumbnails: Annotated[bool, option("Leave images out of report.html.", "--no-thumbnails")] = False,
     devices: Annotated[int, option("Number of processes or accelerators.", panel=_RUN, show_default=True)] = 1,
     accelerator: Annotated[str, option("auto, cpu, cuda or mps.", panel=_RUN, show_default=True)] = "auto",
     checkpoint_seconds: Annotated[
@@ -61,23 +99,42 @@ def train(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train a classifier on labelled images.
+    """Train a classifier on labelled images, measure and calibrate it, and write a report.
 
-    The same command continues a run that was stopped or killed, and shows the result of a finished one.
+    The same command with --out DIR continues a run that was stopped or killed, and shows the result of a finished one.
+    Training settings without a default below are those recommended for the data: --dry-run shows them.
     """
+    # Without a held-out part there is nothing to stop early on.
+    cross_fit = not held_out and "patience" not in settings
     run = RunSpec.model_validate(
-        {"source": data, "data": reading, "train": settings, "validation_fraction": 0.1, **held_out, **harder}
+        {"source": data, "data": reading, "train": settings, "validation_fraction": 0.1, "cross_fit": cross_fit}
+        | {**held_out, **harder}
     )
-    check_before_reading(run.train.encoder, out, accelerator, devices)
+    if minutes is not None and minutes <= 0:
+        raise ValueError(f"--minutes must be above 0; got {minutes:g}.")
+    if minutes is not None and {"epochs", "steps"} & settings.keys():
+        raise ValueError("--minutes chooses the epochs. Omit --epochs and --steps.")
+    folder, earlier = _new_folder(data, run.train.method) if out is None else (out, None)
+    check_before_reading(run.train.encoder, folder, accelerator, devices)
     from esupcon import training  # noqa: PLC0415 - slow to import
-    from esupcon.training.devices import rank  # noqa: PLC0415
+    from esupcon.training.devices import n_processes, rank  # noqa: PLC0415
 
+    if dry_run:
+        _show_recipe(run, as_json=as_json, minutes=minutes, devices=devices, accelerator=accelerator)
+        return
+    if out is None:
+        if n_processes(devices) > 1:
+            raise ValueError("--out DIR is needed if several processes train together.")
+        note(f"The run will be in {folder}.")
+        if earlier is not None:
+            note(f"To continue or show the earlier run, add: --out {shlex.quote(str(earlier))}")
     stopper = Stopper()
     try:
         with stopper:
             result = training.train(
                 run,
-                out,
+                folder,
+                minutes=minutes,
                 devices=devices,
                 accelerator=accelerator,
                 overwrite=overwrite,
@@ -86,25 +143,136 @@ def train(
                 log=log,
             )
     except (training.TrainingInterrupted, Stopped):
-        if not (out / "checkpoint.json").exists() and not (out / "result.json").exists():
+        if not (folder / "checkpoint.json").exists() and not (folder / "result.json").exists():
             raise
-        again = shlex.join(["esupcon", *(word for word in sys.argv[1:] if word != "--overwrite")])
-        complain(f"stopped; the run is saved in {out}. To continue: {again}")
+        words = [*(word for word in sys.argv[1:] if word != "--overwrite"), *(["--out", str(folder)] * (out is None))]
+        complain(f"stopped; the run is saved in {folder}. To continue: {shlex.join(['esupcon', *words])}")
         raise typer.Exit(stopper.exit_code) from None
     if rank() > 0:
         return
+    report: Path | None = folder / "report.html"
+    if not result.already_finished or no_thumbnails or not (folder / "report.html").exists():
+        report = _write_report(run, result, thumbnails=not no_thumbnails)
     if as_json:
-        done = result.already_finished
-        answer_json({"out": str(out), "already_finished": done, **result.model_dump(mode="json")})
+        about = {"out": str(folder), "report": report and str(report), "already_finished": result.already_finished}
+        answer_json({**about, **result.model_dump(mode="json")})
         return
     if result.already_finished:
-        note(f"{out} holds this run, already finished; nothing was trained. --overwrite trains it again.")
-    figures, part = result.metrics.test or result.metrics.held_out, "test" if result.metrics.test else "held-out"
+        note(f"{folder} holds this run, already finished; nothing was trained. --overwrite trains it again.")
+    took = duration(result.provenance.seconds)
+    answer(f"\n{METHODS[run.train.method].title} on {result.data.name}, trained and measured in {took}:\n")
+    answer(_summary(result, report, ["evaluate", str(folder), data]))
+    note(INTERVALS)
+
+
+def _new_folder(data: str, method: str) -> tuple[Path, Path | None]:
+    """Return a folder in runs/ that does not exist, named after data and method, and the newest one that does."""
+    path, earlier = Path(data).resolve(), None
+    name = re.sub(r"[^\w.-]+", "-", path.stem if path.is_file() else path.name) or "data"
+    for i in itertools.count(1):
+        folder = Path("runs", f"{name}-{method}" if i == 1 else f"{name}-{method}-{i}")
+        if not folder.exists():
+            break
+        earlier = folder
+    return folder, earlier
+
+
+def _show_recipe(run: RunSpec, *, as_json: bool, **options: Any) -> None:
+    """Print every setting that was asked for or chosen, and the time that training will take."""
+    from esupcon.training.pipeline import preview  # noqa: PLC0415 - slow to import
+    from esupcon.training.run import LONG_SECONDS, QUICKER  # noqa: PLC0415
+
+    resolved, recipe, seconds = preview(run, log=log, **options)
+    given = [name for name in run.train.model_fields_set if getattr(run.train, name) != "auto"]
+    reasons = {**recipe.reasons, **dict.fromkeys(given, "as given")}
+    if options["minutes"] is not None:
+        reasons["epochs"] = f"what fits into {options['minutes']:g} min"
+    values = resolved.train.model_dump()
+    if as_json:
+        answer_json({"settings": values, "reasons": reasons, "seconds": round(seconds, 1)})
+        return
+    rows, above = [], ""
+    for name in (one for one in values if one in reasons):
+        rows.append([OPTIONS.get(name, name), str(values[name]), '"' if reasons[name] == above else reasons[name]])
+        above = reasons[name]
+    made = table(["setting", "value", "reason"], rows)
+    for column in made.columns[1:]:
+        column.justify = "left"
+    answer(made)
+    cores = count(values["threads"], "core")
+    answer(f"Training will take about {duration(seconds)} on {cores}. Nothing was trained.")
+    if seconds > LONG_SECONDS:
+        note(QUICKER)
+
+
+def _write_report(run: RunSpec, result: Result, *, thumbnails: bool) -> Path | None:
+    """Write report.html with images of the data, which are read again; if that fails, say so and return None."""
+    from esupcon.report import run_report  # noqa: PLC0415 - slow to import
+
+    if find_spec("plotly") is None:
+        note("report.html will have no plots. For plots: pip install 'esupcon[report]'")
+    try:
+        images, copies = _thumbnails(run, result) if thumbnails else ({}, [])
+        return run_report(result.folder, images, copies=copies)
+    except Exception as error:  # whatever it is, the result is complete without a report
+        complain(f"report.html was not written ({type(error).__name__}: {error}). The result is not affected.")
+        return None
+
+
+def _thumbnails(run: RunSpec, result: Result) -> tuple[dict[Any, Images], list[tuple[Picture, Picture]]]:
+    """Return the images of the test and the held-out part, and training images with their copies in the test part."""
+    from esupcon.data import load  # noqa: PLC0415 - slow to import
+    from esupcon.data.dataset import take_rows  # noqa: PLC0415
+    from esupcon.data.scenarios import Scenario, prepare  # noqa: PLC0415
+    from esupcon.recipes import photo_side  # noqa: PLC0415
+    from esupcon.report import Images, picture  # noqa: PLC0415
+
+    dataset = load(run.source, run.data, log=lambda line: None, photo_side=photo_side(run.train.encoder))
+    parts = prepare(dataset, Scenario(**run.scenario), result.preparation.validation_fraction, run.train.seed)
+    files, test_files, classes = dataset.train_files, dataset.test_files, dataset.classes
+    images = {
+        "test": Images(dataset.x_test, test_files),
+        "held_out": Images(take_rows(dataset.x_train, parts.held), [files[i] for i in parts.held] if files else ()),
+    }
+    copies = []
+    for i, j in (pair for finding in result.findings for pair in finding.pairs):
+        row = int(parts.fit[j])
+        names = (Path(files[row]).name, Path(test_files[i]).name) if files else (f"image {row:,}", f"image {i:,}")
+        ours = picture(dataset.x_train[row], "training", classes[dataset.y_train[row]], names[0])
+        copies.append((ours, picture(dataset.x_test[i], "test", classes[dataset.y_test[i]], names[1])))
+    return images, copies
+
+
+def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
+    """Return accuracy, calibration, weakest classes, suspicious labels, where the files are, and the next commands."""
+    from esupcon.doctor.data import suspect_labels  # noqa: PLC0415 - slow to import
+    from esupcon.probability import Predictions  # noqa: PLC0415
+
+    figures, fitted = result.metrics.test or result.metrics.held_out, result.calibration.held_out
+    rows: dict[str, str] = {}
     if figures is not None:
-        answer(f"{METHODS[run.train.method].title} on {result.data.name}: {figures.n:,} {part} samples")
-        answer(figures_table(value=figures))
-        note(INTERVALS)
-    answer(f"Model:  {result.model}\nNext:   {shlex.join(['esupcon', 'evaluate', str(result.model), data])}")
+        n = count(figures.n, "test image" if result.metrics.test else "held-out image")
+        rows["accuracy"] = f"{shown(figures.accuracy, figures.accuracy_interval, share=True)}, {n}"
+        rows["ECE"] = f"{shown(figures.ece, figures.ece_interval, share=True)}, not calibrated"
+        if fitted is not None:
+            ece = shown(fitted.ece_after, fitted.ece_after_interval, share=True)
+            rows["ECE"] = f"{ece}; {percent(fitted.ece_before)} before calibration"
+        weak = sorted((one.accuracy, one.name) for one in figures.per_class if one.accuracy is not None)
+        weakest = [f"{name} ({percent(accuracy)})" for accuracy, name in weak[:3] if accuracy < 1]
+        rows["weakest"] = ", ".join(weakest) or "none: every class is without a mistake"
+    with suppress(OSError, ValueError):  # nothing was held out
+        held = Predictions.load(result.folder / "held_out.npz")
+        suspects = suspect_labels(held.probabilities(fitted.temperature if fitted else 1.0), held.labels)
+        if len(suspects):
+            rows["labels"] = f"{len(suspects):,} of {len(held):,} held-out labels suspicious"
+    rows |= {"model": str(result.model), "report": "not written" if report is None else str(report)}
+    rows["next"] = "\n".join(
+        shlex.join(["esupcon", *words]) for words in (evaluate, ["predict", evaluate[1], "new.jpg"])
+    )
+    made = Table.grid(padding=(0, 3))
+    for name, value in rows.items():
+        made.add_row(name, "\n".join(map(printable, value.split("\n"))))
+    return made
 
 
 def check_before_reading(encoder: str, out: Path, accelerator: str, devices: int) -> None:

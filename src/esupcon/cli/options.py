@@ -41,17 +41,21 @@ def takes(
     *,
     only: Sequence[str] = (),
     defaults: Mapping[str, str] | None = None,
+    spelled: Mapping[str, str] | None = None,
 ) -> Callable[[Command], Command]:
     """Replace the parameter `target` by one option per field of `model`, and pass what the user set as a dict.
 
-    `only` restricts the fields. `defaults` are texts shown instead of the model's defaults. The model alone validates.
+    `only` restricts the fields. `defaults` are texts shown instead of the model's defaults, `spelled` other names of
+    options. The model alone validates.
     """
     names = only or tuple(model.model_fields)
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters
         kept = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, one in own.items() if name != target]
-        added = [_parameter(name, model.model_fields[name], panel, (defaults or {}).get(name)) for name in names]
+        typed = {name: (spelled or {}).get(name) or name.replace("_", "-") for name in names}
+        fields = {name: model.model_fields[name] for name in names}
+        added = [_parameter(name, fields[name], panel, typed[name], (defaults or {}).get(name)) for name in names]
 
         def run(**given: Any) -> None:
             chosen = {name: given.pop(name) for name in names}
@@ -65,14 +69,15 @@ def takes(
     return decorate
 
 
-def _parameter(name: str, field: FieldInfo, panel: str, shown: str | None) -> inspect.Parameter:
+def _parameter(name: str, field: FieldInfo, panel: str, typed: str, shown: str | None) -> inspect.Parameter:
     """Return the parameter of an option that leaves everything but its basic type to the model."""
     kinds = [field.annotation, *get_args(field.annotation)]
     choices = [value for one in kinds if get_origin(one) is Literal for value in get_args(one)]
     kind: Any = next((one for one in (*kinds, *map(type, choices)) if one in (bool, int, float)), str)
     if shown is None and field.default is not None and kind is not bool:
         shown = str(field.default)
-    made = option(field.description or "", f"--{name.replace('_', '-')}", panel=panel, show_default=shown or False)
+    names = f"--{typed}/--no-{typed}" if kind is bool else f"--{typed}"
+    made = option(field.description or "", names, panel=panel, show_default=shown or False)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, made]
     )

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -97,7 +97,8 @@ class Dataset:
     """Images uint8 (n, C, H, W), in memory, memory-mapped or `Rows` of such; labels int64, indices into `classes`.
 
     `notes` are the messages of loading, `skipped` the files that were skipped, each with its reason. `test_drawn` is
-    True if the source had no test part, so that one was drawn from its images.
+    True if the source had no test part, so that one was drawn from its images. `train_files` and `test_files` name the
+    file of each image, if it has one.
     """
 
     x_train: NDArray[np.uint8]
@@ -109,6 +110,8 @@ class Dataset:
     notes: tuple[str, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     test_drawn: bool = False
+    train_files: Sequence[str] = ()
+    test_files: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -204,6 +207,7 @@ def load(
     if untested := np.setdiff1d(labels, labels[test]).tolist():
         names = ", ".join(repr(found.classes[k]) for k in untested[:3]) + ", ..." * (len(untested) > 3)
         note(f"{count(len(untested), 'class')} cannot be tested for lack of a test image: {names}")
+    files = [] if isinstance(found.images, np.ndarray) else [found.images.name(i) for i in kept.tolist()]
     return Dataset(
         take_rows(images, kept[train]),
         labels[train],
@@ -214,6 +218,8 @@ def load(
         notes=tuple(notes),
         skipped=tuple(skipped),
         test_drawn=drawn,
+        train_files=[files[i] for i in train] if files else (),
+        test_files=[files[i] for i in test] if files else (),
     )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from esupcon._console import duration, percent
+from esupcon._console import Log, duration, percent
 from esupcon._io import append_line, write_bytes
 from esupcon.doctor import LOSSES as WATCHED_LOSSES
 from esupcon.doctor import Finding, Watch
@@ -48,6 +48,7 @@ class Monitor:
         self.findings: list[Finding] = list(silent_copy_of.findings) if silent_copy_of else []
         self.unrecorded: list[Finding] = list(silent_copy_of.unrecorded) if silent_copy_of else []  # not in a line yet
         self.folder: Path | None = None if self.silent or not run.fabric.is_global_zero else run.out
+        self.shown_accuracy = ""  # of the last epoch, for the progress bar
         self._curves: Any = None
 
     def begin_stage(self, stage: Stage) -> None:
@@ -94,6 +95,9 @@ class Monitor:
     def end_epoch(self, n_steps: int, lr: float, accuracy: float | None, sample: dict[str, Any]) -> None:
         """Record an epoch. `sample` holds outputs of some training samples for `Watch.epoch`."""
         at, loss = self.run.position, self.loss_sum / n_steps
+        self.shown_accuracy = "" if accuracy is None else f"held-out {percent(accuracy)}"
+        if accuracy is None and "logits" in sample:
+            self.shown_accuracy = f"training {percent((sample['logits'].argmax(1) == sample['labels']).mean())}"
         if self.watch is not None:
             self.report(self.watch.epoch(at.epoch, loss, accuracy, **sample))
         where = {"stage": at.stage, "epoch": at.epoch}
@@ -169,20 +173,18 @@ class Progress:
     def __init__(self, shown: bool | None = None) -> None:
         self.shown = sys.stderr.isatty() if shown is None else shown
         self._bar: Any = None
+        self._what = ""
 
     def __enter__(self) -> Self:
-        self._started = self._last_line = time.monotonic()
-        self._n_taken = 0
         if self.shown:
             from rich import progress  # noqa: PLC0415 - only a terminal needs it
             from rich.console import Console  # noqa: PLC0415
 
-            console = Console(stderr=True)
-            columns = [progress.TextColumn("{task.description}"), progress.TimeRemainingColumn()]
-            columns[1:1] = [progress.BarColumn(console.width - 90)] if console.width > 100 else []
-            self._bar = progress.Progress(*columns, console=console)
+            # The columns but the bar, which takes what they leave, need at most 71 of 80 characters.
+            facts = (progress.TextColumn("{task.description}"), progress.TextColumn("{task.fields[facts]}"))
+            columns = (facts[0], progress.BarColumn(None), facts[1], progress.TimeRemainingColumn())
+            self._bar = progress.Progress(*columns, console=Console(stderr=True), expand=True, transient=True)
             self._bar.start()
-            self._task = self._bar.add_task("", total=None)
         return self
 
     def __exit__(
@@ -193,22 +195,30 @@ class Progress:
 
     def step(self, run: Run) -> None:
         """Show where the run is after a step."""
-        self._n_taken += 1
-        now, at, monitor = time.monotonic(), run.position, run.monitors[0]
-        if self._bar is None and now - self._last_line < SECONDS_BETWEEN_LINES:
-            return
+        at, monitor = run.position, run.monitors[0]
         per_stage = [run.n_steps(stage) for stage in run.method.stages]
         done = sum(per_stage[: at.stage]) + at.epoch * run.plan.steps_per_epoch + at.step
-        total = sum(per_stage)
-        rate = self._n_taken / max(now - self._started, 1e-9)
-        accuracy = monitor.lines[-1]["held_out_accuracy"] if monitor.lines else None
-        text = f"{run.method.title} {done:,}/{total:,} steps  loss {monitor.loss_sum / max(1, at.step):.4f}"
-        text += "" if accuracy is None else f"  held-out {percent(accuracy)}"
-        text += f"  {rate * run.plan.batch_size:,.0f} samples/s"
+        stage = "" if len(per_stage) == 1 else f"stage {at.stage + 1}/{len(per_stage)} "
+        n_epochs = math.ceil(per_stage[at.stage] / run.plan.steps_per_epoch)
+        facts = f"loss {monitor.loss_sum / max(1, at.step):.3g}  {monitor.shown_accuracy}".rstrip()
+        text = f"{stage}epoch {at.epoch + 1}/{n_epochs}"
+        self.show("training", done, sum(per_stage), text=text, facts=facts, log=run.log)
+
+    def show(self, what: str, done: int, total: int, *, log: Log, text: str = "", facts: str = "") -> None:
+        """Show that `done` of `total` parts of some work are done, which is described by its name or by a text."""
+        now = time.monotonic()
+        if what != self._what:
+            self._what, self._began, self._done_before, self._last_line = what, now, done, now
+            if self._bar is not None:
+                for old in self._bar.task_ids:
+                    self._bar.remove_task(old)
+                self._task = self._bar.add_task(what, total=total, completed=done, facts="")
         if self._bar is not None:
-            self._bar.update(self._task, description=text, completed=done, total=total)
-        else:
-            run.log(f"{text}  about {duration((total - done) / rate)} left")
+            self._bar.update(self._task, description=text or what, completed=done, facts=facts)
+        elif now - self._last_line >= SECONDS_BETWEEN_LINES and done > self._done_before:
+            left = (total - done) * (now - self._began) / (done - self._done_before)
+            parts = f"{text or what}: {percent(done / total, 0)}", *facts.split("  "), f"about {duration(left)} left"
+            log(", ".join(filter(None, parts)))
             self._last_line = now
 
     def say(self, line: str) -> None:

@@ -36,7 +36,7 @@ from esupcon.probability import (
 )
 from esupcon.probability.calibration import FEW_SAMPLES
 from esupcon.recipes import INSTALL_PRETRAINED, Recipe, photo_side, recommend
-from esupcon.spec import RunSpec
+from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training.batches import TrainData
 from esupcon.training.devices import n_processes, rank, torch_threads
 from esupcon.training.loop import fit
@@ -115,7 +115,7 @@ def train(
     asked, dataset, prepared, data, recipe = _resolve(run, devices, log)
     if minutes is not None:
         known = folder.read() if (folder.path / RUN_FILE).exists() and not overwrite else None
-        epochs = known.train.epochs if known else _epochs_within(60 * minutes, asked, data, accelerator)
+        epochs = known.train.epochs if known else _estimate(asked, data, accelerator, minutes)[0].epochs
         asked = asked.model_copy(update={"train": recipe.train.model_copy(update={"epochs": epochs, "steps": None})})
     with _lock_folder(folder, first):
         asked = asked.model_copy(update={"objects": digest_objects(asked)})
@@ -146,7 +146,7 @@ def train(
         measured = {}
         if first:
             with torch_threads(fitted.spec.threads):
-                held_logits = _calibrate(fitted, should_stop, remember=keep_model)
+                held_logits = _calibrate(fitted, should_stop, log, progress, remember=keep_model)
                 measured = _measure(fitted, dataset, held_logits, folder.path, log)
         fitted.classifier.between_batches = None
         result = Result(
@@ -190,13 +190,12 @@ def train(
 
 
 def preview(
-    run: RunSpec, *, devices: int = 1, accelerator: str = "auto", log: Log = say
+    run: RunSpec, *, minutes: float | None = None, devices: int = 1, accelerator: str = "auto", log: Log = say
 ) -> tuple[RunSpec, Recipe, float]:
     """Return the run with all its settings, the recipe they come from, and the seconds that training will take."""
     asked, _, _, data, recipe = _resolve(run, devices, log)
-    with start(asked, data, accelerator=accelerator, log=log, progress=False) as begun:
-        epoch, before = begun.estimate()
-        return begun.run_spec, recipe, before + epoch * recipe.train.epochs
+    train, seconds = _estimate(asked, data, accelerator, minutes, log)
+    return asked.model_copy(update={"train": train}), recipe, seconds
 
 
 def _resolve(run: RunSpec, devices: int, log: Log) -> tuple[RunSpec, Dataset, Prepared, TrainData, Recipe]:
@@ -220,10 +219,16 @@ def _resolve(run: RunSpec, devices: int, log: Log) -> tuple[RunSpec, Dataset, Pr
     return asked, dataset, prepared, data, recipe
 
 
-def _epochs_within(seconds: float, asked: RunSpec, data: TrainData, accelerator: str) -> int:
-    with start(asked, data, accelerator=accelerator, log=lambda line: None, progress=False) as run:
+def _estimate(
+    asked: RunSpec, data: TrainData, accelerator: str, minutes: float | None, log: Log = lambda line: None
+) -> tuple[TrainSpec, float]:
+    """Return the settings, with as many epochs as fit into `minutes` if given, and the seconds they will take."""
+    with start(asked, data, accelerator=accelerator, log=log, progress=False) as run:
         epoch, before = run.estimate()
-    return max(1, int((seconds - before) / epoch))
+        train = run.spec
+    if minutes is not None:
+        train = train.model_copy(update={"epochs": max(1, int((60 * minutes - before) / epoch)), "steps": None})
+    return train, before + epoch * train.epochs
 
 
 @contextmanager
@@ -265,7 +270,9 @@ def _train_data(dataset: Dataset, prepared: Prepared) -> TrainData:
     )
 
 
-def _calibrate(fitted: Fitted, should_stop: Callable[[], bool], *, remember: bool) -> NDArray[np.float64] | None:
+def _calibrate(
+    fitted: Fitted, should_stop: Callable[[], bool], log: Log, progress: bool | None, *, remember: bool
+) -> NDArray[np.float64] | None:
     """Fit the temperature on held-out samples, whose logits are returned, or by cross-fitting.
 
     With `remember`, keep the training samples as examples and find the threshold of outliers in the same way, as
@@ -284,11 +291,13 @@ def _calibrate(fitted: Fitted, should_stop: Callable[[], bool], *, remember: boo
                 classifier.set_outlier_threshold(scores=held_scores)
         return held_logits
     if fitted.run.cross_fit:
-        scores = []
+        scores: list[NDArray[np.float64]] = []
 
         def logits_of(part: NDArray[np.bool_]) -> NDArray[np.float64]:
+            if not scores:
+                log("Calibrating by cross-fitting: three more trainings, each on two thirds of the images.")
             rest = replace(data, x=data.x[~part], y=data.y[~part], x_test=None)
-            quiet: FitOptions = {"should_stop": should_stop, "log": lambda line: None, "progress": False}
+            quiet: FitOptions = {"should_stop": should_stop, "log": lambda line: None, "progress": progress}
             other = fit(spec, rest, **quiet).classifier.remember(rest.x, rest.y, most_values=MAX_EXAMPLE_VALUES)
             found, logits = other.scores_and_logits(data.x[part])
             scores.append(found)
@@ -361,7 +370,7 @@ def _save_model(folder: Path, fitted: Fitted, result: Result) -> None:
             fingerprint=result.data.fingerprint,
             **run.data.model_dump(include={"split_seed", "test_fraction", "n_per_class"}),
             **{name: value for name, value in run.scenario.items() if name != "seed"},
-            validation_fraction=run.validation_fraction,
+            validation_fraction=result.preparation.validation_fraction,
             seed=run.train.seed,
         ),
         metrics={part: found.model_dump(include=set(headline)) for part, found in figures.items() if found is not None},

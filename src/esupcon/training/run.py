@@ -6,6 +6,8 @@ import copy
 import hashlib
 import inspect
 import io
+import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 WATCHED_ROWS, MEAN_ROWS = 512, 2000
 #: Beyond this estimate, say what would be quicker.
 LONG_SECONDS = 1800
+QUICKER = "Quicker: --minutes 30, a smaller --image-size, or --encoder fast."
 START_OVER = "Choose another folder, or delete this one to start over (esupcon train: --overwrite)."
 
 
@@ -190,7 +193,14 @@ class Run:
             with self.fabric.autocast():
                 augmentation = self.data.augmentation(spec.augmentation)
                 views = (self.data, augmentation, spec.cached_views)
-                self.frozen.compute_views(*views, seed=spec.seed, device=device, check=self.check_stop)
+                n_batches = math.ceil(spec.cached_views / 2) * math.ceil(len(self.data.x) / FROZEN_BATCH)
+                done = itertools.count()
+
+                def check() -> None:
+                    self.check_stop()
+                    self.progress.show("images through frozen blocks", next(done), n_batches, log=self.log)
+
+                self.frozen.compute_views(*views, seed=spec.seed, device=device, check=check)
 
     def estimate(self) -> tuple[float, float]:
         """Return the seconds of an epoch, and those before the first, from real steps of a copy of the network.
@@ -218,7 +228,9 @@ class Run:
                 stage_loss(stage, BatchOutputs(outputs, labels, prototypes, self.data.n_classes), spec).backward()
 
             steps = sum(self.n_steps(one) for one in self.method.stages) / spec.epochs
-            return _seconds(take_step) * steps, before
+            # Cross-fitting trains three more networks on two thirds of the data.
+            times = 3 if self.run_spec.cross_fit and self.data.x_held is None else 1
+            return times * _seconds(take_step) * steps, times * before
 
     def announce(self) -> None:
         """Print what is trained and how long it will take."""
@@ -231,7 +243,7 @@ class Run:
         cores = "1 core" if spec.threads == 1 else f"{spec.threads} cores"
         self.log(f"{what}, about {duration(seconds)} on {cores}.")
         if seconds > LONG_SECONDS:
-            self.log("Quicker: --minutes 30, a smaller --image-size, or --encoder fast.")
+            self.log(QUICKER)
 
     # --- Hooks of the loop -------------------------------------------------------------------------------------------
 
