@@ -29,10 +29,13 @@ train, test, y_train, y_test = train_test_split(paths, labels, stratify=labels, 
 print(f"{len(train)} images for training, {len(test)} for testing, {len(set(labels))} classes")
 
 # %% [markdown]
-# The labels are the names of the folders. They are stored in `classes_`, and `predict` returns them.
+# The labels are the names of the folders. They are stored in `classes_`, and `predict` returns them. Images of 8 pixels
+# need a small network only; without `encoder` one is chosen for the images.
 
 # %%
-classifier = esupcon.ContrastiveClassifier(image_size=8, epochs=30, augmentation="digits", random_state=0)
+classifier = esupcon.ContrastiveClassifier(
+    encoder="mlp-128x1", image_size=8, epochs=30, augmentation="digits", random_state=0
+)
 classifier.fit(train, y_train)
 accuracy = classifier.score(test, y_test)
 print(f"accuracy on the test images: {100 * accuracy:.1f} %")
@@ -45,13 +48,14 @@ print(f"temperature {classifier.calibration_temperature_:.2f}, {classifier.calib
 print(f"{test[0].relative_to(root)}: {classifier.explain(test[:1], n_neighbors=3)}")
 
 # %% [markdown]
-# `ood_score` finds images that belong to no class. As an example we use images of pure noise, and a threshold that 95
-# % of the test images stay below.
+# With `unknown`, `predict` finds images that belong to no class: those further out than 99 % of the images that the
+# classifier was calibrated on. As an example we use images of pure noise.
 
 # %%
 noise = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3), dtype=np.uint8)
-rejected = float((classifier.ood_score(noise) > np.quantile(classifier.ood_score(test), 0.95)).mean())
-print(f"{100 * rejected:.0f} % of 50 images of noise are further out than 95 % of the test images")
+rejected = float((classifier.predict(noise, unknown="none of these") == "none of these").mean())
+wrongly_rejected = float((classifier.predict(test, unknown="none of these") == "none of these").mean())
+print(f"unknown: {100 * rejected:.0f} % of 50 images of noise, {100 * wrongly_rejected:.0f} % of the test images")
 
 # %% [markdown]
 # The saved model is a folder of safetensors and JSON files. After loading it gives the same probabilities, except for
