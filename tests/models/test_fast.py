@@ -65,6 +65,17 @@ def test_images_of_any_channels_and_sides(shape: tuple[int, int, int]) -> None:
     assert encoder(torch.randn(2, *shape)).isfinite().all()
 
 
+@pytest.mark.parametrize("side", [8, 9, 31, 33, 64, 96, 224])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_square_images(side: int, channels: int) -> None:
+    encoder = build_encoder("fast", input_shape=(channels, side, side)).eval()
+    encoder.fit_whitening(torch.randn(2, channels, side, side))
+    with torch.no_grad():
+        embedding = encoder(torch.randn(1, channels, side, side))
+    assert embedding.shape == (1, 256)
+    assert embedding.isfinite().all()
+
+
 def test_gradients_reach_every_parameter_and_no_filter_of_the_whitening() -> None:
     encoder = FastEncoder((3, 32, 32))
     encoder.fit_whitening(smooth_images())

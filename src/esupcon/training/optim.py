@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import optim
+from torch import nn, optim
 
 from esupcon._muon import Muon
 from esupcon.heads import PrototypeHead
@@ -33,8 +33,10 @@ def build_optimizer(network: Network, stage: Stage, spec: TrainSpec, batch_size:
     muon_rates = {"vectors": MUON_VECTORS, "prototypes": MUON_PROTOTYPES, "linear": MUON_LINEAR / dim**2}
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     modules = [(root, module) for root in network.parts(stage.trains) for module in root.modules()]
+    seen: set[nn.Parameter] = set()  # layers of a custom encoder may share weights
     for root, module in modules:
-        for parameter in (p for p in module.parameters(recurse=False) if p.requires_grad):
+        for parameter in (p for p in module.parameters(recurse=False) if p.requires_grad and p not in seen):
+            seen.add(parameter)
             matrix = parameter.ndim > 1
             kind = "matrices" if matrix else "vectors"
             if root is network.head:
@@ -54,6 +56,11 @@ def build_optimizer(network: Network, stage: Stage, spec: TrainSpec, batch_size:
             options |= {"lr": rate, "peak_lr": rate}
             groups.setdefault(tuple(options.items()), {"params": [], **options})["params"].append(parameter)
     made = list(groups.values())
+    if not made:
+        raise ValueError(
+            f"method {spec.method} leaves nothing to train: the encoder has no parameters, or its blocks are frozen. "
+            "Use another method, or neck='linear'."
+        )
     if muon:
         return Muon(made, lr, dtype=torch.bfloat16 if spec.precision == "bf16" else torch.float32)
     if spec.optimizer == "adamw":
