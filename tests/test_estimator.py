@@ -510,3 +510,22 @@ def test_forged_parameters_are_refused_in_one_line(tmp_path: Path, parameters: d
     with pytest.raises(ValueError, match="holds parameters that ContrastiveClassifier does not take") as caught:
         esupcon.load(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("n", "how"), [(1040, "held-out"), (90, "cross-fitted")])
+def test_command_and_estimator_give_the_same_classifier(tmp_path: Path, n: int, how: str) -> None:
+    """The same rows in the same order, seed and settings: equal tensors, normalisation and temperature."""
+    digits = load_digits()
+    x, y = np.round(digits.images * (255 / 16)).astype(np.uint8), digits.target % 3
+    np.savez(tmp_path / "data.npz", x_train=x[:n], y_train=y[:n], x_test=x[n : n + 30], y_test=y[n : n + 30])
+    train = esupcon.TrainSpec(seed=3, epochs=2)
+    source = {"source": str(tmp_path / "data.npz"), "cross_fit": True, "validation_fraction": 0.1, "train": train}
+    esupcon.train(esupcon.RunSpec(**source), tmp_path / "run", log=lambda line: None, progress=False)
+    command = esupcon.load(tmp_path / "run")
+    estimator = ContrastiveClassifier(random_state=3, epochs=2).fit(x[:n], y[:n]).classifier_
+    assert command.calibration.how == estimator.calibration.how == how
+    for (name, a), b in zip(command.network.state_dict().items(), estimator.network.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    assert command.preprocessing.mean == estimator.preprocessing.mean
+    assert command.preprocessing.std == estimator.preprocessing.std
+    assert command.calibration.temperature == estimator.calibration.temperature

@@ -19,6 +19,7 @@ from esupcon._console import Log, say
 from esupcon._io import PathLike, locked, write_whole
 from esupcon.classifier.classifier import unit
 from esupcon.classifier.folder import ModelInfo, TrainingData
+from esupcon.classifier.preprocessing import fit_preprocessing
 from esupcon.data import Dataset, load, source_digest
 from esupcon.data.dataset import take_rows
 from esupcon.data.scenarios import Prepared, Scenario, prepare
@@ -296,7 +297,8 @@ def _calibrate(
         def logits_of(part: NDArray[np.bool_]) -> NDArray[np.float64]:
             if not scores:
                 log("Calibrating by cross-fitting: three more trainings, each on two thirds of the images.")
-            rest = replace(data, x=data.x[~part], y=data.y[~part], x_test=None)
+            statistics = fit_preprocessing(data.x[~part])  # of the fold only, as if it were all there is
+            rest = replace(data, x=data.x[~part], y=data.y[~part], x_test=None, preprocessing=statistics)
             quiet: FitOptions = {"should_stop": should_stop, "log": lambda line: None, "progress": progress}
             other = fit(spec, rest, **quiet).classifier.remember(rest.x, rest.y, most_values=MAX_EXAMPLE_VALUES)
             found, logits = other.scores_and_logits(data.x[part])
