@@ -1,108 +1,132 @@
-"""What training costs beside the network itself: augmentation, loss, logging and checkpoints, as a ratio in one run.
+"""What a training step costs beside the network, against a bare loop and against the speed of the processor.
 
-    python benchmarks/training.py [--encoder resnet10-w32] [--batch-size 256] [--method esupcon]
+    python benchmarks/training.py [--encoder fast] [--method esupcon] [--batch-size 125] [--precision auto]
 
-`bare` is forward, cross entropy, backward and optimiser step of the same network on one batch of views that is never
-made anew; `training` is `esupcon.training.fit` with checkpoints after every epoch. Both take turns.
+Processor time of one thread, so that other programs on the machine do not count. In turns, on images of 32 x 32 pixels:
+
+- `network`: forward and backward of the encoder on two views of each image, nothing else;
+- `bare`: the loop a user would write: the same network and batch, cross entropy, backward, SGD, no augmentation;
+- `training`: a step of `esupcon.fit`: augmentation, network, loss, Muon, monitoring;
+- `products`: matrix products of the size of a middle layer, the most that the processor can do.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import tempfile
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from esupcon.models import Network, build_network
+from esupcon.methods import METHODS
+from esupcon.models import FastEncoder, Network, build_network
 from esupcon.spec import TrainSpec
 from esupcon.training import TrainData, fit
+from esupcon.training.batches import two_views_of
+from esupcon.training.devices import choose_precision
 
-TARGET = 0.9
+WANTED_OUTSIDE = 0.05
 
 
-def bare_rate(network: Network, batch_size: int, n_steps: int, *, bf16: bool) -> float:
-    """Images (two views each) per second."""
-    views = torch.randn(2 * batch_size, 3, 32, 32)
-    labels = torch.arange(2 * batch_size) % 10
-    network, views = network.to(memory_format=torch.channels_last), views.contiguous(memory_format=torch.channels_last)
+def seconds_of(function: Callable[[], object], repeats: int) -> float:
+    """Return the processor time of a call; the first, which prepares kernels, is not counted."""
+    function()
+    start = time.process_time()
+    for _ in range(repeats):
+        function()
+    return (time.process_time() - start) / repeats
+
+
+def network_of(spec: TrainSpec, data: TrainData, head: str) -> Network:
+    network = build_network(encoder=spec.encoder, input_shape=(3, 32, 32), n_classes=10, head=head)  # type: ignore[arg-type]
+    if isinstance(network.encoder, FastEncoder):
+        network.encoder.fit_whitening(data.preprocessing.tensor(data.x))
+    return network.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+
+
+def bare_steps(spec: TrainSpec, data: TrainData) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return a pass through the encoder and back, and a step of plain cross entropy."""
+    network, bf16 = network_of(spec, data, "linear"), spec.precision == "bf16"
+    views = two_views_of(data, data.x[: spec.batch_size], "translate", 0, torch.device("cpu"))
+    labels = torch.from_numpy(data.y[: spec.batch_size]).repeat(2)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    network.train()
-    start = 0.0
-    for step in range(n_steps + 1):
-        if step == 1:  # the first step warms up
-            start = time.perf_counter()
+
+    def encode() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+            z = network.encoder(views)
+        z.backward(torch.ones_like(z))
+
+    def cross_entropy() -> None:
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
             logits = network(views)
         torch.nn.functional.cross_entropy(logits.float(), labels).backward()
         optimizer.step()
-    return n_steps * batch_size / (time.perf_counter() - start)
+
+    return encode, cross_entropy
 
 
-def training_rate(data: TrainData, spec: TrainSpec) -> float:
-    """The rate of whole epochs after the first, measurement of held-out accuracy and checkpoints included."""
-    with tempfile.TemporaryDirectory() as folder:
-        marks: list[float] = []
+def training_seconds(spec: TrainSpec, data: TrainData) -> float:
+    """Return the time of a step of `fit`, without the first and the last, which ends an epoch."""
+    marks: list[float] = []
 
-        def mark() -> bool:
-            marks.append(time.perf_counter())
-            return False
+    def mark() -> bool:
+        marks.append(time.process_time())
+        return False
 
-        fit(spec, data, out=Path(folder), checkpoint_seconds=0, should_stop=mark, progress=False, log=lambda line: None)
-        records = [json.loads(line) for line in (Path(folder) / "timing.jsonl").read_text().splitlines()]
-    steps_per_epoch = len(marks) // len(records)
-    steady = marks[steps_per_epoch - 1 :]
-    return (len(steady) - 1) * spec.batch_size / (steady[-1] - steady[0])
+    fit(spec, data, should_stop=mark, progress=False, log=lambda line: None)
+    return (marks[-1] - marks[0]) / (len(marks) - 1)
+
+
+def product_speed(precision: str) -> float:
+    """Return the floating-point operations per second of matrix products."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = (torch.randn(n, m).to(dtype) for n, m in ((4096, 2304), (2304, 256)))
+    return 2 * 4096 * 2304 * 256 / seconds_of(lambda: a @ b, 5)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--encoder", default="resnet10-w32")
-    parser.add_argument("--method", default="esupcon")
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--encoder", default="fast")
+    parser.add_argument("--method", default="esupcon", choices=METHODS)
+    parser.add_argument("--batch-size", type=int, default=125)
+    parser.add_argument("--steps", type=int, default=4, help="of each kind in a round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--precision", choices=("32", "bf16"), default="32")
-    arguments = parser.parse_args()
-    rng = np.random.default_rng(0)
-    n = 8 * arguments.batch_size
-    x = rng.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8)
-    y = np.arange(n, dtype=np.int64) % 10
-    data = TrainData(x, y, 10, x[:200], y[:200])
-    spec = TrainSpec(
-        method=arguments.method,
-        encoder=arguments.encoder,
-        epochs=arguments.epochs,
-        batch_size=arguments.batch_size,
-        precision=arguments.precision,
-        augmentation="simclr",
-    )
-    bare, training = [], []
-    for _ in range(arguments.rounds):
-        network = build_network(
-            encoder=arguments.encoder,
-            input_shape=(3, 32, 32),
-            n_classes=10,
-            head="linear",
-            projection_dim=None,
-            temperature=0.1,
+    parser.add_argument("--precision", choices=("auto", "32", "bf16"), default="auto")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    precision, reason = choose_precision(asked.precision, "cpu")
+    rng, n = np.random.default_rng(0), asked.batch_size * (asked.steps + 1)
+    x, y = rng.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8), np.arange(n, dtype=np.int64) % 10
+    data = TrainData(x, y, 10)
+    settings = {"encoder": asked.encoder, "method": asked.method, "batch_size": asked.batch_size, "epochs": 1}
+    recipe = {"optimizer": "muon", "schedule": "linear", "warmup": 0.0, "neck": "norm", "augmentation": "translate"}
+    spec = TrainSpec(**settings, **(recipe if asked.encoder.startswith("fast") else {}), precision=precision, threads=1)  # type: ignore[arg-type]
+    encode, cross_entropy = bare_steps(spec, data)
+    with FlopCounterMode(display=False) as counter:
+        encode()
+    rounds = [
+        (
+            seconds_of(encode, asked.steps),
+            seconds_of(cross_entropy, asked.steps),
+            training_seconds(spec, data),
+            product_speed(precision),
         )
-        bare.append(bare_rate(network, arguments.batch_size, 8, bf16=arguments.precision == "bf16"))
-        training.append(training_rate(data, spec))
-        print(
-            f"bare {bare[-1]:,.0f} images/s, training {training[-1]:,.0f} images/s: {training[-1] / bare[-1]:.2f}",
-            flush=True,
-        )
-    ratio = float(np.median(training) / np.median(bare))
-    print(
-        f"\n{arguments.method}, {arguments.encoder}, batch {arguments.batch_size}, two views each, "
-        f"{arguments.precision}, "
-        f"{torch.get_num_threads()} threads: training runs at {ratio:.2f} of the bare network (to reach: {TARGET})"
-    )
+        for _ in range(asked.rounds)
+    ]
+    network, bare, training, products = np.median(rounds, axis=0)
+    rate = counter.get_total_flops() / training
+    outside = 1 - network / training
+    print(f"{asked.method}, {asked.encoder}, {asked.batch_size} images in two views, precision {precision} ({reason})")
+    print(f"one thread, median of {asked.rounds} rounds of {asked.steps} steps, processor time")
+    print(f"step: training {1e3 * training:.0f} ms, bare loop {1e3 * bare:.0f} ms, network {1e3 * network:.0f} ms")
+    print(f"outside the network's forward and backward: {outside:.1%} of a step (wanted: {WANTED_OUTSIDE:.0%})")
+    print(f"images/s: training {asked.batch_size / training:,.0f}, bare loop {asked.batch_size / bare:,.0f}", end="")
+    print(f" (ratio {bare / training:.2f})")
+    print(f"GFLOP/s: training {rate / 1e9:.0f}, matrix products {products / 1e9:.0f} (share {rate / products:.0%})")
 
 
 if __name__ == "__main__":
