@@ -117,9 +117,9 @@ def noise(*shape: int) -> np.ndarray:
         np.full((8, 3, 8, 8), 7, np.uint8),
         np.repeat(noise(8, 1, 1, 1), 64, axis=3).reshape(8, 1, 8, 8),
         noise(2, 3, 8, 8),
-        *(noise(8, *shape) for shape in [(1, 9, 31), (3, 33, 8), (2, 8, 8), (5, 8, 9)]),
+        *(noise(8, *shape) for shape in [(1, 9, 31), (3, 33, 8)]),
     ],
-    ids=["all equal", "each constant", "fewer than values of a patch", "9x31", "33x8", "2 channels", "5 channels"],
+    ids=["all equal", "each constant", "fewer than values of a patch", "9x31", "33x8"],
 )
 def test_unusual_images_train_to_finite_values(x: np.ndarray) -> None:
     data = TrainData(x, np.arange(len(x)) % 2, 2)
@@ -130,10 +130,18 @@ def test_unusual_images_train_to_finite_values(x: np.ndarray) -> None:
     assert_close(p.sum(1), np.ones(len(x)))
 
 
-def test_images_that_are_too_small_are_refused_in_one_line() -> None:
-    message = "encoder 'fast' needs images of at least 8 x 8 pixels; got 7 x 9. Resize the images, or use 'mlp'"
-    with pytest.raises(ValueError, match=message):
-        fit(fast_spec(), TrainData(noise(4, 3, 7, 9), np.arange(4) % 2, 2))
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((3, 7, 9), "encoder 'fast' needs images of at least 8 x 8 pixels; got 7 x 9. Resize the images, or use 'mlp'"),
+        ((2, 8, 8), r"images must have 1 or 3 channels; got shape \(4, 2, 8, 8\). Convert them"),
+        ((5, 8, 8), r"images must have 1 or 3 channels; got shape \(4, 5, 8, 8\). Convert them"),
+    ],
+)
+def test_images_that_do_not_fit_are_refused_in_one_line(shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as raised:
+        fit(fast_spec(), TrainData(noise(4, *shape), np.arange(4) % 2, 2))
+    assert "\n" not in str(raised.value)
 
 
 # --- Parameter groups ------------------------------------------------------------------------------------------------

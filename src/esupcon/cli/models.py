@@ -115,7 +115,7 @@ def train(
     if minutes is not None and {"epochs", "steps"} & settings.keys():
         raise ValueError("--minutes chooses the epochs. Omit --epochs and --steps.")
     folder, earlier = _new_folder(data, run.train.method) if out is None else (out, None)
-    check_before_reading(run.train.encoder, folder, accelerator, devices)
+    check_before_reading(run.train.encoder, folder, accelerator, devices, run.train.train_blocks)
     from esupcon import training  # noqa: PLC0415 - slow to import
     from esupcon.training.devices import n_processes, rank  # noqa: PLC0415
 
@@ -275,7 +275,9 @@ def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
     return made
 
 
-def check_before_reading(encoder: str, out: Path, accelerator: str, devices: int) -> None:
+def check_before_reading(
+    encoder: str, out: Path, accelerator: str, devices: int, train_blocks: int | None = None
+) -> None:
     """Raise ValueError for mistakes that must not wait until all images are read."""
     file = next((path for path in (out, *out.parents) if path.is_file()), None)
     if file is not None:
@@ -284,7 +286,7 @@ def check_before_reading(encoder: str, out: Path, accelerator: str, devices: int
         raise ValueError(f"--devices must be at least 1; got {devices}.")
     import torch  # noqa: PLC0415 - slow to import
 
-    from esupcon.models import build_encoder  # noqa: PLC0415
+    from esupcon.models import build_encoder, split_encoder  # noqa: PLC0415
 
     available = {"auto": True, "cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if accelerator not in available:
@@ -293,7 +295,7 @@ def check_before_reading(encoder: str, out: Path, accelerator: str, devices: int
         raise ValueError(f"--accelerator {accelerator} is not available here. Pass --accelerator cpu.")
     if encoder not in ("auto", "identity"):
         with torch.device("meta"):  # checks the name without allocating weights
-            build_encoder(encoder, input_shape=(3, 64, 64))
+            split_encoder(build_encoder(encoder, input_shape=(3, 64, 64)), train_blocks or 0)
 
 
 _as_trained = takes(

@@ -274,11 +274,14 @@ def _encoder_by_name(name: str, shape: tuple[int, ...], pretrained: bool) -> nn.
 
 def split_encoder(encoder: nn.Module, n_last: int) -> tuple[nn.Module, nn.Module]:
     """Return the first blocks of an encoder and its last ``n_last`` as two modules with the same weights."""
-    if n_last == 0:
+    most = len(encoder.layers) - 1 if isinstance(encoder, EfficientNetLite0) else 0
+    if n_last > most:
+        raise ValueError(
+            f"train_blocks must be at most {most} for encoder {type(encoder).__name__}; got {n_last}. "
+            "Leave it out to train the whole encoder."
+        )
+    if not isinstance(encoder, EfficientNetLite0) or n_last == 0:
         return encoder, nn.Identity()
-    if not isinstance(encoder, EfficientNetLite0) or n_last >= len(encoder.layers):
-        limit = f"at most {len(encoder.layers) - 1}" if isinstance(encoder, EfficientNetLite0) else "0"
-        raise ValueError(f"train_blocks must be {limit} for encoder {type(encoder).__name__}; got {n_last}.")
     return encoder.split(n_last)
 
 

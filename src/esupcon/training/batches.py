@@ -64,6 +64,10 @@ class TrainData:
                 "training data must be uint8 images (n, C, H, W) or a floating-point table (n, d); "
                 f"got {self.x.dtype} {self.x.shape}."
             )
+        if images and self.x.shape[1] not in (1, 3):
+            raise ValueError(
+                f"images must have 1 or 3 channels; got shape {self.x.shape}. Convert them to grey or RGB (n, C, H, W)."
+            )
         if len(self.x) < 2 or len(self.x) != len(self.y):
             raise ValueError(
                 f"training needs two samples or more, each with a label; got {len(self.x)} and {len(self.y)}."
@@ -171,6 +175,7 @@ class FrozenBlocks:
 
     def __init__(self, encoder: nn.Module, n_trained: int) -> None:
         self.blocks, self.rest = split_encoder(encoder, n_trained)
+        self.dtype = next((value.dtype for value in encoder.parameters()), torch.float32)
         self.views: list[Tensor] = []
         self._plain: dict[int, tuple[Rows, Tensor]] = {}  # with the array, so that no other gets its id
 
@@ -191,7 +196,7 @@ class FrozenBlocks:
             for start in range(0, len(data.x), FROZEN_BATCH):
                 check()
                 rows, place = data.x[start : start + FROZEN_BATCH], derive_seed(seed, "cached", pair, start)
-                parts.append(self.blocks(two_views_of(data, rows, augmentation, place, device)).chunk(2))
+                parts.append(self.blocks(two_views_of(data, rows, augmentation, place, device).to(self.dtype)).chunk(2))
             self.views += [torch.cat(view) for view in zip(*parts, strict=True)]
 
     def two_views_of(self, indices: NDArray[np.int64], seed: int) -> Tensor:
@@ -207,6 +212,6 @@ class FrozenBlocks:
         if id(rows) not in self._plain:
             self.blocks.eval()
             parts = [rows[start : start + FROZEN_BATCH] for start in range(0, len(rows), FROZEN_BATCH)]
-            found = [self.blocks(data.preprocessing.tensor(part, device)) for part in parts]
+            found = [self.blocks(data.preprocessing.tensor(part, device).to(self.dtype)) for part in parts]
             self._plain[id(rows)] = rows, torch.cat(found)
         return self._plain[id(rows)][1]

@@ -37,7 +37,7 @@ from esupcon.classifier.preprocessing import Rows
 from esupcon.doctor import Finding, check_data
 from esupcon.heads import PrototypeHead, class_means
 from esupcon.methods import PAPER_METHODS, Method, Stage, get_method
-from esupcon.models import FastEncoder, Network, build_network, resolve_encoder
+from esupcon.models import FastEncoder, Network, build_network, resolve_encoder, split_encoder
 from esupcon.models.fast import WHITENING_IMAGES
 from esupcon.models.pretrained import EfficientNetLite0
 from esupcon.spec import RunSpec, TrainSpec
@@ -545,6 +545,7 @@ def _initial_network(
         neck=spec.neck,
         mirror=spec.test_time_flip,
     )
+    split_encoder(network.encoder, spec.train_blocks or 0)  # raises if it cannot be divided so
     if isinstance(network.encoder, EfficientNetLite0):
         data = data.normalised_by(network.encoder.pixel_mean, network.encoder.pixel_std)
     if initial is not None:
