@@ -2,7 +2,8 @@
 
     python benchmarks/training.py [--encoder fast] [--method esupcon] [--batch-size 125] [--precision auto]
 
-Processor time of one thread, so that other programs on the machine do not count. In turns, on images of 32 x 32 pixels:
+Processor time of one thread, the least of several turns, so that other programs on the machine hardly count.
+In turns, on images of 32 x 32 pixels:
 
 - `network`: forward and backward of the encoder on two views of each image, nothing else;
 - `bare`: the loop a user would write: the same network and batch, cross entropy, backward, SGD, no augmentation;
@@ -30,13 +31,11 @@ from esupcon.training.devices import choose_precision
 WANTED_OUTSIDE = 0.05
 
 
-def seconds_of(function: Callable[[], object], repeats: int) -> float:
-    """Return the processor time of a call; the first, which prepares kernels, is not counted."""
-    function()
+def seconds_of(function: Callable[[], object]) -> float:
+    """Return the processor time of a call."""
     start = time.process_time()
-    for _ in range(repeats):
-        function()
-    return (time.process_time() - start) / repeats
+    function()
+    return time.process_time() - start
 
 
 def network_of(spec: TrainSpec, data: TrainData, head: str) -> Network:
@@ -69,23 +68,29 @@ def bare_steps(spec: TrainSpec, data: TrainData) -> tuple[Callable[[], None], Ca
     return encode, cross_entropy
 
 
-def training_seconds(spec: TrainSpec, data: TrainData) -> float:
-    """Return the time of a step of `fit`, without the first and the last, which ends an epoch."""
-    marks: list[float] = []
+def take_turns(spec: TrainSpec, data: TrainData, others: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Return the least time of a step of `fit` and of the other functions, which run between its steps.
 
-    def mark() -> bool:
-        marks.append(time.process_time())
+    The first turn, which prepares kernels, and the last step, which ends an epoch, are not counted.
+    """
+    turns: list[dict[str, float]] = []
+    start = 0.0
+
+    def turn() -> bool:
+        nonlocal start
+        turns.append({"training": time.process_time() - start, **{name: seconds_of(f) for name, f in others.items()}})
+        start = time.process_time()
         return False
 
-    fit(spec, data, should_stop=mark, progress=False, log=lambda line: None)
-    return (marks[-1] - marks[0]) / (len(marks) - 1)
+    fit(spec, data, should_stop=turn, progress=False, log=lambda line: None)
+    return {name: min(seconds[name] for seconds in turns[1:]) for name in turns[0]}
 
 
-def product_speed(precision: str) -> float:
-    """Return the floating-point operations per second of matrix products."""
+def matrix_product(precision: str) -> tuple[Callable[[], object], float]:
+    """Return a product of matrices and its floating-point operations."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    a, b = (torch.randn(n, m).to(dtype) for n, m in ((4096, 2304), (2304, 256)))
-    return 2 * 4096 * 2304 * 256 / seconds_of(lambda: a @ b, 5)
+    a, b = (torch.randn(n, m).to(dtype) for n, m in ((16384, 2304), (2304, 256)))
+    return lambda: a @ b, 2 * 16384 * 2304 * 256
 
 
 def main() -> None:
@@ -93,8 +98,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="fast")
     parser.add_argument("--method", default="esupcon", choices=METHODS)
     parser.add_argument("--batch-size", type=int, default=125)
-    parser.add_argument("--steps", type=int, default=4, help="of each kind in a round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10, help="of each kind")
     parser.add_argument("--precision", choices=("auto", "32", "bf16"), default="auto")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -108,20 +112,13 @@ def main() -> None:
     encode, cross_entropy = bare_steps(spec, data)
     with FlopCounterMode(display=False) as counter:
         encode()
-    rounds = [
-        (
-            seconds_of(encode, asked.steps),
-            seconds_of(cross_entropy, asked.steps),
-            training_seconds(spec, data),
-            product_speed(precision),
-        )
-        for _ in range(asked.rounds)
-    ]
-    network, bare, training, products = np.median(rounds, axis=0)
-    rate = counter.get_total_flops() / training
+    product, product_flops = matrix_product(precision)
+    least = take_turns(spec, data, {"network": encode, "bare": cross_entropy, "products": product})
+    training, bare, network = least["training"], least["bare"], least["network"]
+    rate, products = counter.get_total_flops() / training, product_flops / least["products"]
     outside = 1 - network / training
     print(f"{asked.method}, {asked.encoder}, {asked.batch_size} images in two views, precision {precision} ({reason})")
-    print(f"one thread, median of {asked.rounds} rounds of {asked.steps} steps, processor time")
+    print(f"one thread, the fastest of {asked.steps} steps of each kind, processor time")
     print(f"step: training {1e3 * training:.0f} ms, bare loop {1e3 * bare:.0f} ms, network {1e3 * network:.0f} ms")
     print(f"outside the network's forward and backward: {outside:.1%} of a step (wanted: {WANTED_OUTSIDE:.0%})")
     print(f"images/s: training {asked.batch_size / training:,.0f}, bare loop {asked.batch_size / bare:,.0f}", end="")
