@@ -49,16 +49,8 @@ _SETTINGS, _SCENARIO, _RUN, _READING = "Training settings", "Harder settings", "
 #: Settings that `esupcon.recipes`, which is slow to import, chooses for the data.
 RECOMMENDED = (
     *("encoder", "epochs", "batch_size", "lr", "optimizer", "schedule", "warmup", "temperature", "neck"),
-    *(
-        "prototype_temperature",
-        "prototype_share",
-        "prototype_average",
-        "label_smoothing",
-        "train_blocks",
-        "cached_views",
-        "augmentation",
-    ),
-    "test_time_flip",
+    *("prototype_temperature", "prototype_share", "prototype_average", "label_smoothing", "train_blocks"),
+    *("cached_views", "augmentation", "test_time_flip"),
 )
 _HELD_OUT = "0.1, or 0 and cross-fitting if that is under 100 images"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that starts like this for a formula

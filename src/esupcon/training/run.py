@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn, optim
 
-from esupcon._console import Log, duration
+from esupcon._console import Log, count, duration
 from esupcon._contrast import unit_rows
 from esupcon._io import (
     OwnedFolder,
@@ -239,9 +239,9 @@ class Run:
         seconds = before + epoch * (spec.epochs - self.position.epoch)
         pixels = f" at {shape[1]} x {shape[2]} pixels" if len(shape) == 3 else ""
         name = resolve_encoder(spec.encoder, shape)
-        what = f"{self.method.title}: encoder {name}{pixels}, {spec.epochs} epochs of {self.plan.steps_per_epoch} steps"
-        cores = "1 core" if spec.threads == 1 else f"{spec.threads} cores"
-        self.log(f"{what}, about {duration(seconds)} on {cores}.")
+        epochs, steps = count(spec.epochs, "epoch"), count(self.plan.steps_per_epoch, "step")
+        what = f"{self.method.title}: encoder {name}{pixels}, {epochs} of {steps}"
+        self.log(f"{what}, about {duration(seconds)} on {count(spec.threads or 1, 'core')}.")
         if seconds > LONG_SECONDS:
             self.log(QUICKER)
 
