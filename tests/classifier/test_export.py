@@ -28,7 +28,7 @@ from esupcon.classifier.folder import ModelInfo
 from esupcon.classifier.preprocessing import TablePreprocessing, fit_preprocessing
 from esupcon.cli import main
 from esupcon.heads import PrototypeHead, class_means
-from esupcon.models import build_network
+from esupcon.models import FastEncoder, build_network
 from esupcon.probability import Calibration
 
 INSTALL = 'install the extra: pip install "esupcon[onnx]"'
@@ -53,6 +53,7 @@ def classifier_of(
     calibration: Calibration | None = None,
     temperature: float = 0.1,
     labels: np.ndarray | None = None,
+    **parts: Any,
 ) -> Classifier:
     """Return random weights with a head that separates `x`: by class means, or by centred logits."""
     torch.manual_seed(1)
@@ -62,9 +63,12 @@ def classifier_of(
         n_classes=len(classes),
         head=head,
         temperature=temperature,  # type: ignore[arg-type]
+        **parts,
     )
-    randomise_statistics(network)
+    randomise_statistics(network if encoder != "efficientnet-lite0" else network.neck)
     preprocessing = TablePreprocessing.fit(x)[0] if x.ndim == 2 else fit_preprocessing(x)
+    if isinstance(network.encoder, FastEncoder):
+        network.encoder.fit_whitening(preprocessing.tensor(x))
     about = ModelInfo(encoder=encoder if isinstance(encoder, str) else "custom", method="esupcon")
     made = Classifier(network.eval(), preprocessing, classes, calibration=calibration, about=about)
     with torch.no_grad():
@@ -100,10 +104,23 @@ def make_cases() -> dict[str, Case]:
     digits = classifier_of("resnet10-w8", x, [*range(10)], head="prototype", calibration=sharp, labels=labels)
     names = ["é", "=1+1", '"', "\n"]
     odd = classifier_of("resnet18-w8", large, names, head="prototype", labels=np.arange(12) % 4)
+    names_of_ten = [f"class {k}" for k in range(10)]
+    fast = classifier_of("fast", small, names_of_ten, head="linear", neck="norm", mirror=True)
+    photos = classifier_of(
+        "efficientnet-lite0",
+        large[:, :, :64],
+        names,
+        head="prototype",
+        neck="linear",
+        mirror=True,
+        labels=np.arange(12) % 4,
+    )
     table = classifier_of("mlp-32x2", wine, [False, True, 7], head="linear", calibration=flat)
     return {
         "digits": Case(digits, DIGIT_IMAGES[500:560]),
-        "32x32": Case(classifier_of("resnet10-w8", small, [f"class {k}" for k in range(10)], head="linear"), small),
+        "32x32": Case(classifier_of("resnet10-w8", small, names_of_ten, head="linear"), small),
+        "fast": Case(fast, small),
+        "photos": Case(photos, large[:, :, :64]),
         "96x96": Case(odd, large),
         "table": Case(table, wine, "rows"),
     }
@@ -120,7 +137,7 @@ def cases() -> dict[str, Case]:
 @pytest.fixture(scope="module")
 def onnx_files(runtime: Any, cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
     folder = tmp_path_factory.mktemp("onnx")
-    return {name: export_onnx(case.classifier, folder / f"{name}.onnx") for name, case in cases.items()}
+    return {name: export_onnx(cases[name].classifier, folder / f"{name}.onnx") for name in CASES}
 
 
 def same(classifier: Classifier, x: np.ndarray, probabilities: np.ndarray, embedding: np.ndarray) -> None:
@@ -169,13 +186,13 @@ for name in sys.argv[2:]:
 assert not {"torch", "esupcon"} & set(sys.modules)
 print(json.dumps(found))
 """
-    for name, case in cases.items():
+    for name, case in ((one, cases[one]) for one in CASES):
         np.save(tmp_path / f"{name}.npy", case.x)
     folder = onnx_files["digits"].path.parent
     words = [sys.executable, "-c", program, str(folder), *CASES]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True)
     found = json.loads(done.stdout)
-    for name, case in cases.items():
+    for name, case in ((one, cases[one]) for one in CASES):
         labels = case.classifier.predict(case.x).tolist()
         assert len(set(labels)) > 1, "a test that cannot tell classes apart"
         assert found[name]["labels"] == labels
@@ -200,7 +217,7 @@ def test_files_hold_no_paths_of_this_machine(
             assert os.fsencode(place) not in content
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, "fast", "photos"])
 def test_torch_file_equals_the_classifier(cases: dict[str, Case], name: str, tmp_path: Path) -> None:
     case = cases[name]
     before = {key: value.clone() for key, value in case.classifier.network.state_dict().items()}
@@ -216,6 +233,16 @@ def test_torch_file_equals_the_classifier(cases: dict[str, Case], name: str, tmp
         with torch.inference_mode():
             found = module(torch.from_numpy(case.x[:size]))
         same(case.classifier, case.x[:size], found["probabilities"].numpy(), found["embedding"].numpy())
+
+
+@pytest.mark.parametrize("name", ["fast", "photos"])
+def test_a_saved_model_predicts_the_same_bit_for_bit(cases: dict[str, Case], name: str, tmp_path: Path) -> None:
+    case = cases[name]
+    case.classifier.save(tmp_path / "model")
+    loaded = esupcon.load(tmp_path / "model")
+    assert loaded.network.mirror
+    assert (loaded.predict_proba(case.x) == case.classifier.predict_proba(case.x)).all()
+    assert (loaded.transform(case.x) == case.classifier.transform(case.x)).all()
 
 
 def test_another_opset_and_other_precision(runtime: Any, cases: dict[str, Case], tmp_path: Path) -> None:
