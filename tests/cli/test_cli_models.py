@@ -259,13 +259,18 @@ def test_mistakes_are_found_before_any_image_is_read(
 
 def test_ctrl_c_saves_and_prints_how_to_continue(tmp_path: Path) -> None:
     source = write_npz(tmp_path / "d.npz", n_train=30, n_test=15)
-    words = ["train", str(source), "--out", str(tmp_path / "o"), "--encoder", "mlp-8x1", "--precision", "32"]
+    words = ["train", str(source), "--encoder", "mlp-8x1", "--precision", "32"]
     words += ["--batch-size", "9", "--epochs", "100000"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "esupcon", *words, "--overwrite"], stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-m", "esupcon", *words, "--overwrite"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
     )
-    history = tmp_path / "o" / "history.jsonl"
+    out = tmp_path / "runs" / "d-esupcon"
+    history = out / "history.jsonl"
     give_up = time.monotonic() + 120
     while not (history.exists() and history.stat().st_size) and time.monotonic() < give_up:
         time.sleep(0.05)
@@ -273,10 +278,11 @@ def test_ctrl_c_saves_and_prints_how_to_continue(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
     line = err.splitlines()[-1]
-    assert line.startswith(f"esupcon: stopped; the run is saved in {tmp_path / 'o'}. To continue: esupcon train ")
+    assert line.startswith("esupcon: stopped; the run is saved in runs/d-esupcon. To continue: esupcon train ")
+    assert line.endswith(" --out runs/d-esupcon")
     assert "--overwrite" not in line
-    assert (tmp_path / "o" / "checkpoint.json").exists()
-    assert not (tmp_path / "o" / "result.json").exists()
+    assert (out / "checkpoint.json").exists()
+    assert not (out / "result.json").exists()
 
 
 # --- evaluate and calibrate ------------------------------------------------------------------------------------------
