@@ -18,6 +18,7 @@ from esupcon.spec import TrainSpec
     [
         ((3, 32, 32), 2000, "small images", "fast"),
         ((1, 8, 8), 1500, "small images", "fast"),
+        ((3, 7, 9), 300, "small images", "mlp-256x2"),
         ((3, 192, 192), 3000, "photos", PRETRAINED),
         ((30,), 500, "table", "mlp-256x1"),
         ((30,), 5000, "table", "mlp-256x2"),

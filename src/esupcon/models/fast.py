@@ -20,6 +20,8 @@ WHITENING_IMAGES = 5_000
 MAX_WIDTH_FACTOR = 16
 # Added to eigenvalues, so that directions in which patches hardly vary are not amplified without bound.
 _WHITENING_EPSILON = 5e-4
+# Of the largest eigenvalue: patches do not vary in directions below it.
+_NEGLIGIBLE = 1e-9
 _IMAGES_AT_ONCE = 256
 
 
@@ -66,8 +68,12 @@ class Whitening(nn.Module):
         if not covariance.isfinite().all():
             raise ValueError("whitening needs finite images; got NaN or infinity. Check the training images.")
         values, vectors = torch.linalg.eigh(covariance / n_patches)
-        vectors = vectors / (values.clamp_min(0) + _WHITENING_EPSILON).sqrt()
-        self.filters.copy_(_with_both_signs(vectors.T.flip(0)).view_as(self.filters))
+        directions = (vectors / (values.clamp_min(0) + _WHITENING_EPSILON).sqrt()).T.flip(0)
+        # Grey images stored in colour vary in a third of the directions. The others would give constant channels,
+        # whose noise batch norm amplifies; they are replaced by repetitions.
+        n_varying = max(1, int((values > _NEGLIGIBLE * values.max()).sum()))
+        directions = directions[torch.arange(dim) % n_varying]
+        self.filters.copy_(_with_both_signs(directions).view_as(self.filters))
         self.fitted.fill_(True)
 
 
@@ -79,7 +85,7 @@ class _BatchNorm(nn.BatchNorm2d):
     """Batch norm with a trained bias, a fixed scale of 1 and fast statistics."""
 
     def __init__(self, channels: int) -> None:
-        super().__init__(channels, eps=1e-12, momentum=0.4)
+        super().__init__(channels, eps=1e-5, momentum=0.4)
         del self.weight
         self.register_buffer("weight", torch.ones(channels))
 
