@@ -29,6 +29,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "esupcon.models": ("esupcon.models",),
     "esupcon.methods": ("esupcon.methods",),
     "esupcon.data": ("esupcon.data", "esupcon.data.scenarios", "esupcon.data.augment", "esupcon.data.augmentations"),
+    "esupcon.recipes": ("esupcon.recipes",),
     "esupcon.spec": ("esupcon.spec",),
     "esupcon.training": ("esupcon.training", "esupcon.training.objective", "esupcon.training.result"),
     "esupcon.classifier": ("esupcon.classifier",),

@@ -1,8 +1,9 @@
 """The settings we recommend for each kind of data: the one table from which `train`, the estimator and the command
 take what the user does not choose. Needs no torch.
 
-Every number below was chosen on held-out training images or rows; docs/performance.md and docs/results.md have the
-measurements. `esupcon.fit` takes a `TrainSpec` as it is, and tables of `reproduce` name every setting themselves.
+The settings of images were compared on held-out training images; those of tables are as in version 0.1, and those of
+embeddings have not been tuned. `esupcon.fit` takes a `TrainSpec` as it is, and tables of `reproduce` name every
+setting themselves.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, Literal
 
 from esupcon.data.decode import PHOTO_SIDE
 from esupcon.spec import TrainSpec
+
+__all__ = ["RECIPES", "Recipe", "kind_of", "photo_side", "pretrained_installed", "recommend"]
 
 Kind = Literal["small images", "photos", "table", "embeddings"]
 
