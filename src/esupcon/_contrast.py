@@ -267,15 +267,15 @@ def _loss_and_gradients(
 
 def _sums_of_exponentials(unit: Tensor, temperature: float, *, keep: bool) -> tuple[Tensor, list[Tensor]]:
     """Return sum_{j != i} exp s_ij for every row i, and the first blocks of exponentials if they are to be kept."""
-    room = KEEP_BYTES - 3 * unit.numel() * unit.element_size() if keep else 0
+    bytes_left = KEEP_BYTES - 3 * unit.numel() * unit.element_size() if keep else 0
     kept: list[Tensor] = []
     buffer = None
     sums = unit.new_zeros(len(unit))
     for rows, columns in _block_pairs(len(unit)):
-        if room > 0:
+        if bytes_left > 0:
             e = _exponentials(unit, rows, columns, temperature, None)
             kept.append(e)
-            room -= e.numel() * e.element_size()
+            bytes_left -= e.numel() * e.element_size()
         else:
             buffer = unit.new_empty(BLOCK, BLOCK) if buffer is None else buffer
             e = _exponentials(unit, rows, columns, temperature, buffer)

@@ -134,7 +134,7 @@ def _row(kind: Kind, encoder: str | None, n: int) -> tuple[str, str]:
     if encoder == PRETRAINED or (encoder is None and kind == "photos" and pretrained_installed()):
         return "pretrained", "photos, and pretrained weights are installed"
     if encoder is None or encoder.startswith("fast"):
-        return "fast", "the network that learns most per second"
+        return "fast", "the default network for images"
     return "other network", f"encoder {encoder}"
 
 

@@ -215,7 +215,7 @@ def read_file(run: StoredRun, name: str, read: Callable[[Path, int], File], prob
 
 
 def read_predictions(path: Path, n_classes: int) -> Predictions:
-    """Return stored predictions; raise a ValueError if they are not of a run with so many classes."""
+    """Return stored predictions; raise a ValueError if they are not of a run with this number of classes."""
     predictions = Predictions.load(path)
     if predictions.n_classes != n_classes:
         raise ValueError(f"it has {predictions.n_classes:,} classes; the run has {n_classes:,}")

@@ -267,7 +267,7 @@ def _mistakes(given: Samples) -> Gallery:
 
 
 def _typical(given: Samples) -> Gallery:
-    """Choose the images that are most clearly of their class, of as many classes as there is room for."""
+    """Choose the images that are most clearly of their class, for as many classes as fit on the page."""
     p, y, classes, _ = given
     top = p.argmax(axis=1)
     largest = np.sort(np.argsort(-np.bincount(y, minlength=len(classes)), kind="stable")[:MOST_TYPICAL])

