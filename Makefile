@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.esupcon-installed
 
-.PHONY: help setup demo docs test check format bench soak clean
+.PHONY: help setup demo docs test check format bench study soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -46,6 +46,15 @@ bench: $(STAMP)  ## speed and memory compared with other libraries
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/grid.py
 	$(BIN)/python benchmarks/report.py
+
+# CIFAR-10 and Tiny ImageNet are found in DATA. Pass CIFAR100 and PHOTOS if they are elsewhere; ARGS chooses a part.
+DATA ?= data
+CIFAR100 ?= cifar100
+PHOTOS ?= $(DATA)/photos
+study: $(STAMP)  ## continue the second study (hours); its results are in studies/second/results.jsonl
+	OMP_NUM_THREADS=1 $(BIN)/esupcon reproduce studies/second/study.toml --store runs/second \
+	  --study studies/second/results.jsonl --data-dir $(DATA) \
+	  --source cifar100=$(CIFAR100) --source photos=$(PHOTOS) $(ARGS)
 
 soak: $(STAMP)  ## long versions of the reliability tests (hours)
 	ESUPCON_SOAK=1 $(BIN)/python -m pytest -m reliability --timeout 7200

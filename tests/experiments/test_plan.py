@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from esupcon.experiments.grid import resolve
 from esupcon.experiments.plan import MAX_RUNS, Plan, Profile, make_plan, read_override, read_seeds, read_toml
+from esupcon.recipes import recommend
+from esupcon.spec import TrainSpec
+from tiny_images import write_npz
 
 TABLE = """
 title = "Mine"
@@ -65,6 +70,68 @@ def test_own_table(table: str) -> None:
     assert {r.spec.train.epochs for r in rows} == {7}
     assert [r.spec.train.batch_size for r in rows] == [256] * 4 + [32] * 4
     assert (rows[-1].spec.noise_rate, rows[-1].spec.data.image_size) == (0.5, 16)
+
+
+STUDY = """
+title = "Study"
+recipe = true
+baseline = "CE, best"
+methods = ["ce", "CE, best", "esupcon"]
+[contestants."CE, best"]
+method = "ce"
+train = { label_smoothing = 0.1 }
+seeds = 1
+[[columns]]
+dataset = "mine"
+seeds = 2
+second = "other"
+contestants = { "CE, best" = { label_smoothing = 0.3 } }
+[[columns]]
+dataset = "mine"
+setting = "few"
+n_train = 60
+methods = ["CE, best", "esupcon"]
+contestants = { esupcon = { prototype_share = "null", prototype_average = "class" } }
+"""
+
+
+def test_contestants_have_settings_per_column_and_the_recipe_gives_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(STUDY)
+    data = str(write_npz(tmp_path / "corners.npz"))
+    plan = make_plan(str(path), sources={"mine": data, "other": data})
+    assert [(row.setting, row.method, row.spec.train.method, row.seed) for row in plan.rows] == [
+        *(("full", "ce", "ce", seed) for seed in (0, 1)),
+        ("full", "CE, best", "ce", 0),
+        *(("full", "esupcon", "esupcon", seed) for seed in (0, 1)),
+        *(("few", "CE, best", "ce", 0), ("few", "esupcon", "esupcon", 0)),
+    ]
+    assert {(row.dataset, row.spec.source, row.second) for row in plan.rows[:5]} == {("mine", data, data)}
+    assert plan.rows[-1].second is None
+    specs = [row.spec for row in resolve([plan])[0].rows]
+    by_recipe = recommend(TrainSpec(method="ce"), (1, 8, 8), 90).train
+    assert (specs[0].train.encoder, specs[0].train.epochs) == (by_recipe.encoder, by_recipe.epochs)
+    assert specs[0].train.threads == 1
+    assert [spec.train.label_smoothing for spec in specs[:3]] == [by_recipe.label_smoothing] * 2 + [0.3]
+    assert specs[5].train.label_smoothing == 0.1
+    assert specs[3].train.prototype_share is not None and specs[6].train.prototype_share is None
+    for change, complaint in (
+        (('methods = ["ce"', 'methods = ["no"'), "method must be among"),
+        (('contestants = { "CE, best"', 'contestants = { "CE best"'), "method must be among"),
+    ):
+        path.write_text(STUDY.replace(*change))
+        with pytest.raises(ValueError, match=complaint):
+            make_plan(str(path))
+    path.write_text(STUDY)
+    with pytest.raises(ValueError, match="source must be among mine, other; got yours"):
+        make_plan(str(path), sources={"yours": data})
+
+
+def test_the_second_study_is_planned() -> None:
+    plan = make_plan(str(Path(__file__).parents[2] / "studies" / "second" / "study.toml"))
+    seeds = Counter((row.dataset, row.setting) for row in plan.rows if row.method == "esupcon")
+    assert sorted(seeds.values()) == [1] * 8 + [3] * 5
+    assert plan.baseline in {row.method for row in plan.rows}
 
 
 def test_later_layers_win(table: str) -> None:

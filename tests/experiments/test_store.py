@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_grid import small_plan, task
@@ -10,7 +11,7 @@ from small_grid import small_plan, task
 from esupcon.experiments.plan import Plan
 from esupcon.experiments.store import Store, export_study, import_study, read_contents
 from esupcon.experiments.worker import compute
-from esupcon.training.result import RESULT_FILE
+from esupcon.training.result import RESULT_FILE, Result
 from stored_results import write_result
 
 
@@ -155,16 +156,27 @@ def test_folder_of_others_is_no_store(tmp_path: Path) -> None:
 # --- Studies ---------------------------------------------------------------------------------------------------------
 
 
+def without_folder(result: Result) -> dict[str, Any]:
+    """Return a result without the place of its data."""
+    content = result.model_dump()
+    for part, name in (("run", "source"), ("data", "name"), ("provenance", "source")):
+        content[part][name] = Path(content[part][name]).name
+    return content
+
+
 def test_study_holds_what_a_store_holds(store: Store, key: str, tmp_path: Path) -> None:
     write_other_run(store)
     path = tmp_path / "study.jsonl"
     assert export_study(store, path) == 2
     stored, study = read_contents(store.root), read_contents(path)
-    assert study.plans == stored.plans
+    assert [[row.key for row in plan.rows] for plan in study.plans] == [
+        [row.key for row in plan.rows] for plan in stored.plans
+    ]
     assert list(study.runs) == list(stored.runs)
     assert (study.problems, study.failures) == ([], {})
     for one, other in zip(study.runs.values(), stored.runs.values(), strict=True):
-        assert one.result.model_dump() == other.result.model_dump()
+        assert without_folder(one.result) == without_folder(other.result)
+        assert one.spec.source == "corners.npz", "no path of this machine is published"
         assert (one.history, one.timing) == (other.history, other.timing)
         assert one.folder is None
     assert path.stat().st_size < 20_000
@@ -175,9 +187,9 @@ def test_study_is_enough_to_resume(store: Store, key: str, tmp_path: Path) -> No
     other = Store(tmp_path / "other")
     assert import_study(tmp_path / "study.jsonl", other) == 1
     assert import_study(tmp_path / "study.jsonl", other) == 0
-    assert other.read(key).result.model_dump() == store.read(key).result.model_dump()
+    assert without_folder(other.read(key).result) == without_folder(store.read(key).result)
     assert other.read(key).history == store.read(key).history
-    assert other.plans() == store.plans()
+    assert [row.key for row in other.plans()[0][0].rows] == [row.key for row in store.plans()[0][0].rows]
     assert compute(task(other, other.plans()[0][0].rows[0]), lambda: True).kind == "finished"
 
 

@@ -14,7 +14,7 @@ from scipy.stats import ttest_rel
 
 from esupcon.experiments.store import Store
 from esupcon.probability import Predictions, paper_calibration
-from esupcon.report.aggregate import ResultTable, paired_p, step_milliseconds, summary_of
+from esupcon.report.aggregate import ResultTable, paired_test, step_milliseconds, summary_of
 from esupcon.report.content import read
 
 POINTS = st.floats(0, 100, allow_nan=False).map(lambda value: round(value, 3))
@@ -164,9 +164,12 @@ def test_summaries_and_p_agree_with_statistics_and_scipy(pairs: list[tuple[float
     assert found.n == len(pairs)
     assert found.mean == pytest.approx(statistics.fmean(ours), abs=1e-9)
     assert (found.deviation is None) == (len(pairs) == 1)
-    p = paired_p(summary_of(gains))
+    test = paired_test(summary_of(gains))
     if len(pairs) == 1 or statistics.stdev(gains) < 1e-6:
-        assert p is None
+        assert test is None
     else:
+        p, interval = test  # type: ignore[misc]
+        twin = ttest_rel(ours, base)
         assert found.deviation == pytest.approx(statistics.stdev(ours), abs=1e-9)
-        assert p == pytest.approx(float(ttest_rel(ours, base).pvalue), rel=1e-6, abs=1e-12)
+        assert p == pytest.approx(float(twin.pvalue), rel=1e-6, abs=1e-12)
+        assert interval == pytest.approx(tuple(twin.confidence_interval()), rel=1e-6)

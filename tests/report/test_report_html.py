@@ -56,7 +56,7 @@ def test_cells_show_mean_deviation_n_gain_and_paper(store: Store, fill: Filler, 
     (store.run_folder("damaged")).mkdir()
     page = Page(build(store.root, tmp_path / "report.html").read_text())
     assert page.cell("74.1") == "74.1 ± 0.4 (n=3) paper 95.39"
-    assert page.cell("77.1") == "77.1 ± 0.5 (n=3) ● ▲ +3.0* paper 95.9 (+0.51)"
+    assert page.cell("77.1") == "77.1 ± 0.5 (n=3) ● ▲ +3.0* [+2.8, +3.2] paper 95.9 (+0.51)"
     assert page.cell("60.0") == "60.0 (n=1 of 3) ▼ −13.7", "one seed has no deviation"
     assert page.cell("open") == "open"
     for words in (
@@ -67,7 +67,7 @@ def test_cells_show_mean_deviation_n_gain_and_paper(store: Store, fill: Filler, 
     ):
         assert words in page.text, words
     (title,) = [a["title"] for _, a in page.elements if "p = " in a.get("title", "")]
-    assert title == "better; ± 0.1, p = 0.00037, paired t-test over 3 seeds"
+    assert title == "better; 95 % interval +2.8 to +3.2, p = 0.00037, paired t-test over 3 seeds"
 
 
 def test_every_part_is_there(whole: str) -> None:

@@ -24,7 +24,7 @@ from esupcon.experiments.executors import Executor, LocalExecutor, RayExecutor
 from esupcon.experiments.grid import GridState, resolve, run_grid, shared_encoders
 from esupcon.experiments.grid import status as store_status
 from esupcon.experiments.plan import Plan, make_plan, read_override, read_seeds, shipped
-from esupcon.experiments.store import Store
+from esupcon.experiments.store import Store, export_study, import_study
 from esupcon.methods import METHODS
 
 _MAX_ROWS = 40
@@ -32,6 +32,8 @@ _DEMO = ("demo", "smoke")  # table and profile
 _DEMO_OVERRIDES: dict[str, Any] = {}  # tests make the demo shorter
 _TABLES, _PROFILES = (f"{', '.join(shipped(kind))}, or your own file." for kind in ("tables", "profiles"))
 _DATA_DIR = "Folder of the named data sets; default: $ESUPCON_DATA, otherwise the cache folder."
+_SOURCE = "Where a data set of the table is: photos=/data/photos. May be repeated."
+_STUDY = "Take finished runs from this file, if it exists, and write all finished runs to it at the end."
 _OUT = "Output file: .html, .md, .csv or .tex. Without it, all but HTML go to standard output."
 
 Words = list[str] | None
@@ -43,10 +45,10 @@ def reproduce(
     store: Annotated[
         Path, _where("Folder of the runs; the same command continues.", metavar="DIR", show_default=True)
     ] = Path("runs/store"),
-    profile: Annotated[str, _what(_PROFILES, show_default=True)] = "cpu",
+    profile: Annotated[str | None, _what(_PROFILES, show_default="cpu; a table with recipe = true needs none")] = None,
     dataset: Annotated[Words, _what("Only these data sets: cifar10,cifar100.")] = None,
     setting: Annotated[Words, _what("Only the column with this setting: N=2K. May be repeated.")] = None,
-    method: Annotated[Words, _what("Only these methods: ce,esupcon.")] = None,
+    method: Annotated[Words, _what("Only these methods or contestants: ce,esupcon.")] = None,
     seeds: Annotated[str | None, _what("Number of seeds (3), or which (0,4,7).")] = None,
     overrides: Annotated[Words, _what("Change a setting of every run: epochs=10. May be repeated.", "--set")] = None,
     workers: Annotated[int | None, _where("Number of runs at once.", show_default="one per core")] = None,
@@ -54,6 +56,8 @@ def reproduce(
     cpus: Annotated[float, _where("CPUs per run on Ray.", show_default=True)] = 1.0,
     gpus: Annotated[float, _where("GPUs per run on Ray.", show_default=True)] = 0.0,
     data_dir: Annotated[str | None, _where(_DATA_DIR, metavar="DIR")] = None,
+    sources: Annotated[Words, _where(_SOURCE, "--source", metavar="NAME=PATH")] = None,
+    study: Annotated[Path | None, _where(_STUDY, metavar="FILE.jsonl")] = None,
     keep_models: Annotated[bool, _where("Also keep every trained model.", "--keep-models")] = False,
     allow_code: Annotated[bool, _where("Run the Python modules that a table names.", "--allow-code")] = False,
     recompute: Annotated[bool, _where("Repeat stored runs of another version of torch.", "--recompute")] = False,
@@ -70,8 +74,11 @@ def reproduce(
         "methods": _split(method),
         "seeds": read_seeds(seeds) if seeds else (),
         "overrides": dict(read_override(text) for text in overrides or ()),
+        "sources": dict(map(_source, sources or ())),
     }
     plans = [make_plan(name, profile, **chosen, allow_code=allow_code, dry_run=dry_run) for name in tables]
+    if study is not None and study.exists():
+        note(f"{count(import_study(study, Store(store)), 'run')} of {study} added to {store}.")
     if dry_run:
         _list(resolve(plans, data_dir, download=False), Store(store), as_json)
         return
@@ -81,7 +88,11 @@ def reproduce(
         import torch  # noqa: PLC0415 - slow to import
 
         executor = LocalExecutor(workers, n_gpus=torch.cuda.device_count())
-    state = _run(plans, Store(store), executor, data_dir=data_dir, keep_models=keep_models, recompute=recompute)
+    try:
+        state = _run(plans, Store(store), executor, data_dir=data_dir, keep_models=keep_models, recompute=recompute)
+    finally:
+        if study is not None and Store(store).keys():
+            note(f"{count(export_study(Store(store), study), 'run')} in {study}.")
     _show(state, Store(store), as_json)
     if not as_json:
         answer(f"Next:  {shlex.join(['esupcon', 'report', str(store), '--out', 'report.html'])}")
@@ -92,6 +103,14 @@ def reproduce(
 def _split(given: list[str] | None) -> tuple[str, ...]:
     """Return values that were given one by one or separated by commas."""
     return tuple(part.strip() for text in given or () for part in text.split(",") if part.strip())
+
+
+def _source(text: str) -> tuple[str, str]:
+    """Return the name and the path of `name=path`."""
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise ValueError(f"--source is written name=path, as in photos=/data/photos; got {text!r}.")
+    return name, path
 
 
 def _run(plans: Sequence[Plan], store: Store, executor: Executor, **settings: Any) -> GridState:
@@ -134,7 +153,7 @@ def _show(state: GridState, store: Store, as_json: bool, **more: str) -> None:
         line[row.method] += [] if accuracy is None else [accuracy]
     methods = list(dict.fromkeys(row.method for row in state.rows.values()))
     body = [[name, *(_spread(line[method]) for method in methods)] for name, line in cells.items()]
-    made = table(["", *(METHODS[method].title for method in methods)], body)
+    made = table(["", *(METHODS[one].title if one in METHODS else one for one in methods)], body)
     made.title, made.title_justify = "Test accuracy in %, mean ± standard deviation over seeds", "left"
     answer(made)
     for reason, n in Counter(state.failed.values()).items():

@@ -32,6 +32,7 @@ class Task(Record):
     spec: Spec
     store: str
     data_dir: str | None = None
+    second: str | None = None  # see `Row.second`
     keep_models: bool = False
     command: str = ""
     plugins: tuple[Plugin, ...] = ()

@@ -21,7 +21,7 @@ from esupcon._io import one_line
 from esupcon.experiments.executors import Event, Executor, Task
 from esupcon.experiments.plan import Plan, Row
 from esupcon.experiments.store import State, Store, StoredRun
-from esupcon.spec import RunSpec
+from esupcon.spec import RunSpec, TrainSpec
 
 _POLL_SECONDS = 0.2
 _LOOK_AGAIN_SECONDS = 2.0
@@ -95,28 +95,37 @@ def run_grid(
 
 
 def resolve(plans: Iterable[Plan], data_dir: str | None = None, *, download: bool = True) -> list[Plan]:
-    """Complete the specifications with what their keys need: the digest of the data, and the precision for `auto`.
+    """Complete the specifications with what their keys need: the digest of the data, the precision for `auto`, and the
+    settings of the recipe, for which the data are loaded, if they do not name all settings.
 
-    Images are not decoded. Data that cannot be read have no digest.
+    Data that cannot be read have no digest.
     """
     from esupcon.data import source_digest  # noqa: PLC0415 - slow to import
-    from esupcon.training.devices import choose_precision  # noqa: PLC0415 - slow to import
+    from esupcon.training.devices import choose_precision  # noqa: PLC0415
+    from esupcon.training.pipeline import load_for, recommended  # noqa: PLC0415
 
     digests: dict[str, str | None] = {}
+    datasets: dict[tuple[str, str], Any] = {}
     resolved, precision = [], ""
     for plan in plans:
         rows = []
         for row in plan.rows:
             spec, name = row.spec, _data_name(row)
+            options = spec.data.model_copy(update={"data_dir": data_dir, "download": download})
             if name not in digests:
                 digests[name] = None
                 with suppress(ValueError, OSError):
-                    options = spec.data.model_copy(update={"data_dir": data_dir, "download": download})
                     digests[name] = source_digest(spec.source, options)
+            spec = spec.model_copy(update={"content": digests[name]})
+            if digests[name] is not None and spec.train.model_fields_set < TrainSpec.model_fields.keys():
+                here = spec.model_copy(update={"data": options})
+                place = name, spec.train.encoder  # which decides the size of photos
+                datasets[place] = datasets.get(place) or load_for(here, lambda line: None)
+                spec = recommended(spec, datasets[place])
             if spec.train.precision == "auto":
                 precision = precision or choose_precision("auto")[0]
                 spec = spec.model_copy(update={"train": spec.train.model_copy(update={"precision": precision})})
-            rows.append(row.with_spec(spec.model_copy(update={"content": digests[name]})))
+            rows.append(row.with_spec(spec))
         resolved.append(plan.model_copy(update={"rows": tuple(rows)}))
     return resolved
 
@@ -132,7 +141,7 @@ class _Driver(GridState):
         super().__init__({row.key: row for plan in plans for row in plan.rows})
         self.store, self.executor, self.log = store, executor, log
         self.tasks = {
-            row.key: Task(spec=row.spec, store=str(store.root), plugins=plan.plugins, **options)
+            row.key: Task(spec=row.spec, store=str(store.root), second=row.second, plugins=plan.plugins, **options)
             for plan in plans
             for row in plan.rows
         }

@@ -1,7 +1,8 @@
 """Tables and profiles as data, and the runs that they describe. Nothing here reads data or imports torch.
 
-The settings of a run come from four places; the later one wins: the table, the profile, the column (or the point of
-the table's grid), and what the caller overrides (`--set`). What none of them sets has the value of `SETTINGS`.
+The settings of a run come from several places; the later one wins: the table, the profile, the column, the contestant,
+the contestant in this column, the point of the table's grid, and what the caller overrides (`--set`). What none of them
+sets has the value of `SETTINGS`, or that of `esupcon.recipes` if the table says `recipe = true`.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ class Column(Record):
     noise_rate: float | None = Field(None, ge=0, le=1)
     noise_kind: str | None = None
     train: Settings = {}
+    methods: Words = Field((), description="methods and contestants of this column; default: those of the table")
+    contestants: dict[str, Settings] = Field({}, description="settings of single methods or contestants in this column")
+    seeds: int | None = Field(None, ge=1, le=MAX_RUNS)
+    second: str | None = Field(None, description="second data set, for `esupcon.experiments.measures`")
     paper_accuracy: dict[str, float] = Field({}, description="per cent, by method")
     paper_ece: dict[str, float] = Field({}, description="a share, by method")
 
@@ -101,19 +106,30 @@ class Column(Record):
         return self
 
 
+class Contestant(Record):
+    """A method with settings of its own, which a table compares under a name of its own."""
+
+    method: str
+    train: Settings = {}
+    seeds: int | None = Field(None, ge=1, le=MAX_RUNS, description="instead of those of the column")
+
+
 class Table(Record):
     """A table of results: its columns, its methods, and what the paper printed in it.
 
-    `grid` lists values of training settings: every column is run at every combination of them. `modules` are Python
-    files beside the table that register methods, losses and data sets.
+    `contestants` are variants of methods; `methods` and `baseline` may name them. `recipe`: settings that are not named
+    are those of `esupcon.recipes`. `grid` lists values of training settings: every column is run at every combination
+    of them. `modules` are Python files beside the table that register methods, losses and data sets.
     """
 
     name: Name
     title: str
     paper: str = ""
-    measure: Literal["accuracy", "held_out", "ece", "cost"] = "accuracy"
+    measure: Literal["accuracy", "held_out", "ece", "cost", "study"] = "accuracy"
     baseline: str = "ce"
     methods: Words = tuple(METHODS)
+    contestants: dict[str, Contestant] = {}
+    recipe: bool = False
     modules: Words = ()
     notes: Words = ()
     train: Settings = {}
@@ -232,7 +248,10 @@ def _read_plugin(table: Table, folder: Path, name: str) -> Plugin:
 
 
 class Row(Record):
-    """A run in its place: the cell of a table that it fills, and what the paper printed there."""
+    """A run in its place: the cell of a table that it fills, and what the paper printed there.
+
+    `method` is the name of the contestant, if it is one; `spec` has its method.
+    """
 
     key: str = ""
     table: Name
@@ -242,6 +261,7 @@ class Row(Record):
     method: str
     seed: int = Field(ge=0, lt=2**63)
     spec: Spec
+    second: str | None = Field(None, description="second data set, for `esupcon.experiments.measures`")
     reduced: str | None = Field(None, description="how the profile makes the paper's setting smaller")
     grid: dict[str, bool | Number | float | str | None] = Field({}, description="position in the table's grid")
     paper_accuracy: float | None = Field(None, description="per cent")
@@ -282,22 +302,26 @@ class Plan(Record):
 
 def make_plan(
     table: str,
-    profile: str | Profile = "cpu",
+    profile: str | Profile | None = None,
     *,
     datasets: Collection[str] = (),
     settings: Collection[str] = (),
     methods: Collection[str] = (),
     seeds: Sequence[int] = (),
     overrides: Mapping[str, Any] | None = None,
+    sources: Mapping[str, str] | None = None,
     allow_code: bool = False,
     dry_run: bool = False,
 ) -> Plan:
     """Return every run of a table under a profile, or only those of the given data sets, settings, methods and seeds.
 
-    `overrides` replace settings of every run. The modules of a table are executed if `allow_code` is true, and never
-    if `dry_run` is.
+    The default profile is `cpu`, or none for a table with recipes. `overrides` replace settings of every run. `sources`
+    says where data sets of the table are on this machine. The modules of a table are executed if `allow_code` is true,
+    and never if `dry_run` is.
     """
-    about = read_toml(Table, table)
+    about, sources = read_toml(Table, table), sources or {}
+    if profile is None:
+        profile = Profile.model_validate({"name": "recipe", "title": "Recommended settings"}) if about.recipe else "cpu"
     scale = read_toml(Profile, profile) if isinstance(profile, str) else profile
     plugins = tuple(_read_plugin(about, Path(table).parent, name) for name in about.modules)
     if plugins and not dry_run:
@@ -307,6 +331,61 @@ def make_plan(
         for plugin in plugins:
             plugin.execute()
     change, overrides = scale.table.get(about.name, TableChange()), overrides or {}
+    columns = _columns(about, change, datasets, settings)
+    usual, known = change.methods or about.methods, [*METHODS, *about.contestants]
+    _check_known(sources, [name for one in columns for name in (one.dataset, one.second) if name], "source")
+    if not (plugins and dry_run):  # a module that is not executed may register methods
+        in_columns = [name for one in columns for name in (*one.methods, *one.contestants)]
+        _check_known([one.method for one in about.contestants.values()], METHODS, f"table {about.name}: method")
+        _check_known([*usual, *in_columns], known, f"table {about.name}: method")
+        _check_known(methods, known, "method")
+    grid = change.grid or about.grid
+    _check_overrides(overrides, grid, columns)
+    cells: list[tuple[Column, str, Sequence[int]]] = []
+    for column in columns:
+        # In the table's order; a method that the table leaves out may be wanted, too.
+        for name in dict.fromkeys(column.methods or [*usual, *methods]):
+            own = about.contestants[name].seeds if name in about.contestants else None
+            if not methods or name in methods:
+                cells.append((column, name, seeds or range(own or column.seeds or change.seeds or scale.seeds)))
+    n_runs = math.prod(map(len, grid.values())) * sum(len(wanted) for *_, wanted in cells)
+    if n_runs > MAX_RUNS:
+        raise ValueError(f"table {about.name} has {n_runs:,} runs; at most {MAX_RUNS:,} can be planned. Choose a part.")
+    if n_runs == 0:
+        raise ValueError(f"no chosen column has {', '.join(methods)}. --dry-run lists the runs.")
+
+    rows, what = [], f"table {about.name}, profile {scale.name}"
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    runs = [(*cell[:2], point, seed) for cell in cells for point in points for seed in cell[2]]
+    for column, name, point, seed in sorted(runs, key=lambda run: (columns.index(run[0]), points.index(run[2]))):
+        contestant = about.contestants.get(name) or Contestant.model_validate({"method": name})
+        values = {
+            **({"threads": 1} if about.recipe else SETTINGS),
+            **{"validation_fraction": scale.validation_fraction, **about.train},
+            **{**scale.train, **scale.method.get(contestant.method, {}), **change.train},
+            **{**column.scenario, **column.train, **contestant.train, **column.contestants.get(name, {})},
+            **{**point, **overrides, "method": contestant.method, "seed": seed},
+        }
+        spec = _spec(sources.get(column.dataset, column.dataset), values, plugins, what)
+        original = next((one for one in about.columns if one.place == column.place), None)
+        is_reduced = original is not None and spec.n_train not in (None, original.n_train)
+        words = [column.setting if not point or column.setting != "full" else "", _listing(point)]
+        row = {
+            **{"table": about.name, "profile": scale.name, "method": name, "seed": seed, "spec": spec, "grid": point},
+            **{"dataset": column.dataset, "setting": ", ".join(word for word in words if word)},
+            "second": column.second and sources.get(column.second, column.second),
+            "reduced": f"{spec.n_train:,} samples" if is_reduced else None,
+            "paper_accuracy": column.paper_accuracy.get(name),
+            "paper_ece": column.paper_ece.get(name),
+        }
+        rows.append(_validated(Row, row, what))
+    texts = about.model_dump(include={"title", "paper", "measure", "baseline"})
+    notes = (*about.notes, *scale.notes)
+    return Plan(table=about.name, profile=scale.name, notes=notes, rows=tuple(rows), plugins=plugins, **texts)
+
+
+def _columns(about: Table, change: TableChange, datasets: Collection[str], settings: Collection[str]) -> list[Column]:
+    """Return the columns of a table, as a profile changes them, that have one of the data sets and settings."""
     printed = {column.place: column for column in about.columns}
     columns = []
     for entry in change.columns or [column.model_dump() for column in about.columns]:
@@ -319,42 +398,7 @@ def make_plan(
     columns = [one for one in columns if one.setting in (settings or [one.setting])]
     if not columns:
         raise ValueError("no column has both that data set and that setting. --dry-run lists the columns.")
-    usual = change.methods or about.methods
-    if not (plugins and dry_run):  # a module that is not executed may register methods
-        _check_known(usual, METHODS, f"table {about.name}: method")
-        _check_known(methods, METHODS, "method")
-    # In the table's order; a method that the table leaves out may be wanted, too.
-    chosen = dict.fromkeys([*(one for one in usual if not methods or one in methods), *methods])
-    grid, seeds = change.grid or about.grid, seeds or range(change.seeds or scale.seeds)
-    _check_overrides(overrides, grid, columns)
-    n_runs = math.prod(map(len, grid.values())) * len(columns) * len(chosen) * len(seeds)
-    if n_runs > MAX_RUNS:
-        raise ValueError(f"table {about.name} has {n_runs:,} runs; at most {MAX_RUNS:,} can be planned. Choose a part.")
-
-    rows, what = [], f"table {about.name}, profile {scale.name}"
-    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    for column, point, method, seed in itertools.product(columns, points, chosen, seeds):
-        values = {
-            **{**SETTINGS, "validation_fraction": scale.validation_fraction, **about.train},
-            **{**scale.train, **scale.method.get(method, {}), **change.train},
-            **{**column.scenario, **column.train, **point},
-            **{**overrides, "method": method, "seed": seed},
-        }
-        spec = _spec(column.dataset, values, plugins, what)
-        original = printed.get(column.place)
-        is_reduced = original is not None and spec.n_train not in (None, original.n_train)
-        words = [column.setting if not point or column.setting != "full" else "", _listing(point)]
-        row = {
-            **{"table": about.name, "profile": scale.name, "method": method, "seed": seed, "spec": spec, "grid": point},
-            **{"dataset": column.dataset, "setting": ", ".join(word for word in words if word)},
-            "reduced": f"{spec.n_train:,} samples" if is_reduced else None,
-            "paper_accuracy": column.paper_accuracy.get(method),
-            "paper_ece": column.paper_ece.get(method),
-        }
-        rows.append(_validated(Row, row, what))
-    texts = about.model_dump(include={"title", "paper", "measure", "baseline"})
-    notes = (*about.notes, *scale.notes)
-    return Plan(table=about.name, profile=scale.name, notes=notes, rows=tuple(rows), plugins=plugins, **texts)
+    return columns
 
 
 def _check_known(wanted: Collection[str], known: Collection[str], word: str) -> None:
@@ -388,7 +432,7 @@ def _spec(source: str, settings: Settings, plugins: Sequence[Plugin], what: str)
     run: Settings = {"source": source, "data": {}, "train": {}, "plugins": {one.name: one.sha256 for one in plugins}}
     for name, value in settings.items():
         place = run if name in _RUN_SETTINGS else run["data" if name in _DATA_SETTINGS else "train"]
-        place[name] = value
+        place[name] = None if value == "null" else value  # TOML has no word for None
     try:
         return RunSpec.read(run)  # methods are checked before; those of a module that is not executed are unknown
     except ValidationError as error:

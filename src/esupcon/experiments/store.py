@@ -262,19 +262,34 @@ def export_study(store: Store, path: str | os.PathLike[str]) -> int:
     """Write all finished runs and plans of a store into one file, and return the number of runs.
 
     The file has results, calibration figures and training curves. It has no weights, predictions or embeddings, so a
-    report of it lacks confusion matrices and maps of embeddings.
+    report of it lacks confusion matrices and maps of embeddings. Of paths of data only the last part is kept.
     """
     contents = read_contents(store.root)
     if contents.problems:
         raise ValueError(f"{contents.problems[0]} Repair or remove it before you publish {store.root}.")
     if Path(path).suffix != STUDY_SUFFIX:
         raise ValueError(f"a study is a file named *{STUDY_SUFFIX}; got {path}.")
-    lines: Lines = [{"plan": plan.model_dump(mode="json")} for plan in contents.plans]
+    lines: Lines = []
+    for plan in contents.plans:
+        content = plan.model_dump(mode="json")
+        for row in content["rows"]:
+            row["spec"] = _without_path(row["spec"])
+            row["second"] = row["second"] and Path(row["second"]).name
+        lines.append({"plan": content})
     for run in contents.runs.values():
-        lines.append({"result": run.result.model_dump(mode="json"), "history": run.history, "timing": run.timing})
+        result = run.result.model_dump(mode="json")
+        result["run"], source = _without_path(result["run"]), Path(result["provenance"]["source"]).name
+        result["data"]["name"] = Path(result["data"]["name"]).name
+        result["provenance"]["source"] = source
+        lines.append({"result": result, "history": run.history, "timing": run.timing})
     texts = (json.dumps(_io.sealed(line), sort_keys=True, separators=(",", ":")).encode() + b"\n" for line in lines)
     _io.write_whole(path, lambda file: file.writelines(texts))
     return len(contents.runs)
+
+
+def _without_path(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a specification without the folder of its data. Without a digest of them it would be another run."""
+    return {**spec, "source": Path(spec["source"]).name} if spec["content"] is not None else spec
 
 
 def import_study(path: str | os.PathLike[str], store: Store) -> int:

@@ -75,7 +75,8 @@ def compute(task: Task, should_stop: Callable[[], bool]) -> Event:
 
 
 def _train(task: Task, store: Store, should_stop: Callable[[], bool]) -> None:
-    from esupcon.training import train  # noqa: PLC0415 - slow to import
+    from esupcon.experiments.measures import figures  # noqa: PLC0415 - slow to import
+    from esupcon.training import train  # noqa: PLC0415
 
     work = store.work_folder(task.key)
     work.mkdir(parents=True, exist_ok=True)
@@ -94,6 +95,7 @@ def _train(task: Task, store: Store, should_stop: Callable[[], bool]) -> None:
             log=lambda line: print(line, file=log, flush=True),
             progress=False,
             command=task.command,
+            extra=lambda fitted, dataset: figures(fitted, dataset, task.second, task.data_dir),
         )
     if result.run.key != task.key:
         change = result.run.difference(task.spec)

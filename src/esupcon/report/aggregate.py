@@ -5,6 +5,7 @@ A cell holds the runs of one method in one column, one per seed. With x_s the fi
     mean = 1/n Σ_s x_s,   deviation = sqrt(1/(n-1) Σ_s (x_s - mean)²)   (none for n = 1)
     gain_s = x_s - b_s, b_s the baseline's figure of the same seed; its mean and deviation likewise
     p = P(|T| > |mean gain| / (deviation of gain / sqrt n)), T of Student's distribution with n - 1 degrees
+    interval = mean gain ± t · deviation of gain / sqrt n, with P(|T| > t) = 0.05
 """
 
 from __future__ import annotations
@@ -97,10 +98,50 @@ _ECE_BEFORE = Measure(
     *("ece_before", "ECE before calibration", "%", 2, True),
     of=lambda run: _percent(found.ece_before if (found := run.result.calibration.paper) else None),
 )
+
+
+def _extra(key: str, title: str) -> Measure:
+    return Measure(key, title, "%", 1, False, of=lambda run: _percent(run.result.extra.get(key)))
+
+
+def worst_recall(run: StoredRun) -> float | None:
+    """Return the recall of the class that is recognised worst."""
+    test = run.result.metrics.test
+    known = [one.accuracy for one in test.per_class if one.accuracy is not None] if test else []
+    return _percent(min(known, default=None))
+
+
+def new_class_accuracy(run: StoredRun) -> float | None:
+    """Return the mean of the accuracies on old and on added classes."""
+    old, new = (run.result.extra.get(name) for name in ("new_old", "new_new"))
+    return None if old is None or new is None else _percent((old + new) / 2)
+
+
+_STUDY = (
+    *(_ACCURACY, Measure("worst_recall", "Recall of the worst class", "%", 1, False, of=worst_recall)),
+    Measure(
+        *("nll", "Negative log likelihood before calibration", "nats", 3, True),
+        of=lambda run: found.nll if (found := run.result.metrics.test) else None,
+    ),
+    Measure(
+        *("nll_after", "Negative log likelihood after calibration", "nats", 3, True),
+        of=lambda run: found.nll_after if (found := run.result.calibration.paper) else None,
+    ),
+    *(_ECE_BEFORE, _ECE),
+    _extra("knn_accuracy", "Accuracy of the 20 nearest training images"),
+    _extra("recall_at_1", "Recall@1 among test images"),
+    _extra("map_at_r", "mAP@R among test images"),
+    _extra("unknown_auroc", "AUROC of images of another data set"),
+    Measure("new_classes", "Accuracy on old and ten added classes", "%", 1, False, of=new_class_accuracy),
+    _extra("transfer", "Accuracy on another data set, logistic regression"),
+)
 _STEP_TIME = Measure("step_time", "Time of a training step", "ms", 1, True, of=step_milliseconds, relative=True)
 _MEMORY = Measure("memory", "Peak memory", "MB", 0, True, of=peak_megabytes, relative=True)
 # A table names one of these keys and is shown once for each of its measures.
-PANELS = {"accuracy": (_ACCURACY,), "held_out": (_HELD_OUT,), "ece": (_ECE, _ECE_BEFORE), "cost": (_STEP_TIME, _MEMORY)}
+PANELS = {
+    **{"accuracy": (_ACCURACY,), "held_out": (_HELD_OUT,), "ece": (_ECE, _ECE_BEFORE), "cost": (_STEP_TIME, _MEMORY)},
+    "study": _STUDY,
+}
 
 # --- Tables ----------------------------------------------------------------------------------------------------------
 
@@ -121,6 +162,7 @@ class Cell:
     summary: Summary | None = None
     gain: Summary | None = None  # over the baseline, on common seeds
     p: float | None = None
+    interval: tuple[float, float] | None = None  # of the gain, 95 %
     paper: float | None = None
     paper_gain: float | None = None
     is_best: bool = False
@@ -264,8 +306,8 @@ def _panel(
                 own = paper[method]
                 paper_gain = None if own is None or base_paper is None else measure.gain(own, base_paper)
             n_planned, is_best = len(column.rows.get(method, ())), method in best
-            cell = Cell(n_planned, means[method], gain, paired_p(gain), paper[method], paper_gain, is_best)
-            cells[method].append(cell)
+            p, interval = paired_test(gain) or (None, None)
+            cells[method].append(Cell(n_planned, means[method], gain, p, interval, paper[method], paper_gain, is_best))
     return Panel(measure, cells, {method: _average(row) for method, row in cells.items()})
 
 
@@ -282,14 +324,16 @@ def summary_of(values: Sequence[float]) -> Summary | None:
     return Summary(len(values), fmean(values), stdev(values) if len(values) > 1 else None) if values else None
 
 
-def paired_p(gain: Summary | None) -> float | None:
-    """Return the two-sided p of the paired t-test; None for one seed, and for equal differences: t is undefined."""
+def paired_test(gain: Summary | None) -> tuple[float, tuple[float, float]] | None:
+    """Return the two-sided p and the 95 % interval of the paired t-test; None for one seed, and for equal differences:
+    t is undefined."""
     if gain is None or gain.deviation is None or gain.deviation <= _ROUNDING * max(1.0, abs(gain.mean)):
         return None
-    from scipy.special import stdtr  # type: ignore[import-untyped]  # noqa: PLC0415 - no annotations; slow to import
+    from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import
 
-    t = gain.mean / (gain.deviation / math.sqrt(gain.n))
-    return float(2 * stdtr(gain.n - 1, -abs(t)))
+    error = gain.deviation / math.sqrt(gain.n)
+    half = float(stdtrit(gain.n - 1, 0.975)) * error
+    return float(2 * stdtr(gain.n - 1, -abs(gain.mean / error))), (gain.mean - half, gain.mean + half)
 
 
 def best_methods(means: Mapping[str, float], lower_is_better: bool) -> set[str]:

@@ -81,9 +81,9 @@ def dataset_title(name: str) -> str:
 
 
 def method_order(keys: Iterable[str]) -> list[str]:
-    """Sort methods as the paper's tables do; others follow in the given order."""
+    """Sort methods as the paper's tables do. If there are others, such as contestants of a study, keep the order."""
     given = list(dict.fromkeys(keys))
-    return [*(key for key in METHODS if key in given), *(key for key in given if key not in METHODS)]
+    return sorted(given, key=list(METHODS).index) if METHODS.keys() >= set(given) else given
 
 
 def listed(words: Sequence[str], most: int = 8) -> str:
@@ -129,7 +129,8 @@ def gain_text(cell: Cell, measure: Measure) -> str:
     text = signed(cell.gain.mean, measure.digits)
     arrow = {"+": "▲ ", "−": "▼ "}.get(text[0], "")
     star = "*" if cell.p is not None and cell.p < SIGNIFICANT else ""
-    return arrow + text + (" %" if measure.relative else "") + star
+    interval = f" [{', '.join(signed(end, measure.digits) for end in cell.interval)}]" if cell.interval else ""
+    return arrow + text + (" %" if measure.relative else "") + star + interval
 
 
 def gain_tone(cell: Cell, measure: Measure) -> str:
@@ -143,8 +144,8 @@ def gain_details(cell: Cell, measure: Measure) -> str:
     tone = gain_tone(cell, measure)
     if cell.gain is None or cell.gain.deviation is None or cell.p is None:
         return tone
-    deviation = number(cell.gain.deviation, measure.digits)
-    return f"{tone}; ± {deviation}, p = {cell.p:.2g}, paired t-test over {cell.gain.n} seeds"
+    low, high = (signed(end, measure.digits) for end in cell.interval or ())
+    return f"{tone}; 95 % interval {low} to {high}, p = {cell.p:.2g}, paired t-test over {cell.gain.n} seeds"
 
 
 def paper_text(cell: Cell) -> str:
@@ -172,8 +173,8 @@ def legend(table: ResultTable, panel: Panel) -> list[str]:
         f"{measure.title} in {measure.unit}, {better}: mean ± standard deviation over n seeds.": True,
         f"▲ ▼: difference to {method_title(table.baseline)} {difference}.": any(cell.gain for cell in cells),
         "● bold: best of its column.": any(cell.is_best for cell in cells),
-        f"* p < {SIGNIFICANT:g}, two-sided paired t-test over n seeds, not corrected for the number of "
-        "comparisons.": any(cell.p is not None for cell in cells),
+        f"[…]: its 95 % interval; * p < {SIGNIFICANT:g}, two-sided paired t-test over n seeds, not corrected for the "
+        "number of comparisons.": any(cell.p is not None for cell in cells),
         "“paper”: the published figure, with its own network and schedule, and its gain.": has_paper,
         "Columns that give a number of samples are smaller than the paper's setting: there only the signs of the "
         "gains can be compared.": has_paper and any(column.reduced for column in table.columns),

@@ -29,7 +29,21 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 _SUFFIXES: dict[str, Format] = {".html": "html", ".md": "markdown", ".csv": "csv", ".tex": "latex"}
 CSV_FIELDS = (
     *("table", "profile", "measure", "unit", "dataset", "setting", "reduced", "method", "baseline"),
-    *("n", "n_planned", "mean", "deviation", "gain", "gain_deviation", "gain_n", "p", "is_best", "paper", "paper_gain"),
+    *(
+        "n",
+        "n_planned",
+        "mean",
+        "deviation",
+        "gain",
+        "gain_deviation",
+        "gain_n",
+        "p",
+        "low",
+        "high",
+        "is_best",
+        "paper",
+        "paper_gain",
+    ),
 )
 
 
@@ -112,7 +126,8 @@ def _csv(content: Content) -> str:
                 names += [column.setting, column.reduced or "", method, table.baseline]
                 n, *mean = cell.summary or (0, None, None)
                 gain_n, *gain = cell.gain or (0, None, None)
-                numbers = [n, cell.n_planned, *mean, *gain, gain_n, cell.p, int(cell.is_best), cell.paper]
+                numbers = [n, cell.n_planned, *mean, *gain, gain_n, cell.p]
+                numbers += [*(cell.interval or (None, None)), int(cell.is_best), cell.paper]
                 digits = ["" if one is None else f"{one:.10g}" for one in [*numbers, cell.paper_gain]]
                 writer.writerow([*map(formats.csv_text, names), *digits])
     return text.getvalue()

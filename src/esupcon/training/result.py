@@ -122,6 +122,7 @@ class Result(Record):
     preparation: Preparation
     metrics: Metrics = Metrics()
     calibration: CalibrationResult = CalibrationResult()
+    extra: dict[str, float] = {}  # figures by name, of `esupcon.experiments.measures` for example
     findings: tuple[Finding, ...] = ()
     provenance: Provenance
     _folder: Path | None = PrivateAttr(None)
