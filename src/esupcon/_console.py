@@ -1,9 +1,11 @@
-"""Print messages, progress, shares and durations the same way everywhere."""
+"""Text for people: messages, progress, numbers, and names escaped by one function for each medium."""
 
 from __future__ import annotations
 
+import html
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +25,22 @@ def printable(value: object) -> str:
     Every name from a file goes through here before it reaches a terminal.
     """
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(str(value).split()))
+
+
+def csv_text(value: object) -> str:
+    """Return text that no spreadsheet takes for a formula: an apostrophe stands before `= + - @` where a cell starts.
+
+    A spreadsheet may divide lines at other characters than the comma, so a cell may start after each of them.
+    """
+    return re.sub(r"((?:^|[,;|\t\r\n\"])[ \"]*)(?=[=+\-@＝＋－＠])", r"\1'", str(value))
+
+
+def markdown_text(value: object) -> str:
+    """Return text without markup, tags, links or mentions; empty comments keep GitHub from making links."""
+    text = re.sub(r"([\\`*_{}\[\]|~!$#])", r"\\\1", html.escape(printable(value), quote=False))
+    text = re.sub(r"^(\d*)([-+=.)])(?=[-=\s]|$)", r"\1\\\2", text)  # the start of a list or the line under a heading
+    text = re.sub(r"([@#])", r"\1<!-- -->", text)
+    return re.sub(r"(?i)(://|(?<=www)\.|(?<=GH)-|(?<=mailto):|(?<=xmpp):)", r"<!-- -->\1", text)
 
 
 def percent(share: float | None, digits: int = 1) -> str:

@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from esupcon._console import printable
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pydantic import ValidationError
@@ -150,7 +152,7 @@ class OwnedFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         known = self._listed() if self.is_ours else ()
         found = ((name, path) for name in self.names for path in self.path.glob(name))
-        foreign = {one_line(p.relative_to(self.path)) for name, p in found if name not in known or p.is_symlink()}
+        foreign = {printable(p.relative_to(self.path)) for name, p in found if name not in known or p.is_symlink()}
         if (self.path / OWNED).is_symlink():
             foreign.add(OWNED)
         if foreign:
@@ -337,17 +339,11 @@ def _claimed_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
 # --- Text for messages -----------------------------------------------------------------------------------------------
 
 
-def one_line(value: object) -> str:
-    """Return a value as one printable line, with escapes if it is not plain text."""
-    text = str(value)
-    return text if text.isprintable() else repr(text)
-
-
 def first_error(error: ValidationError, *, show_input: bool = False) -> str:
     """Return the first error of a pydantic validation as one line, and how many more there are."""
     first, *more = error.errors(include_url=False)
-    place = one_line(".".join(map(str, first["loc"])))[:100]
-    reason = one_line(" ".join(str(first["msg"]).removeprefix("Value error, ").split()))
+    place = printable(".".join(map(str, first["loc"])))[:100]
+    reason = printable(" ".join(str(first["msg"]).removeprefix("Value error, ").split()))
     if show_input and "got " not in reason:
-        reason += f"; got {one_line(repr(first['input']))[:100]}"
+        reason += f"; got {printable(repr(first['input']))[:100]}"
     return f"{f'{place}: ' if place else ''}{reason}{f' (and {len(more)} more)' if more else ''}"

@@ -10,7 +10,6 @@ import glob
 import hashlib
 import os
 import platform
-import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -29,16 +28,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import esupcon
-from esupcon._io import (
-    OWNED,
-    OwnedFolder,
-    check_memory,
-    first_error,
-    one_line,
-    read_sealed_json,
-    write_bytes,
-    write_sealed_json,
-)
+from esupcon._console import markdown_text, printable
+from esupcon._io import OWNED, OwnedFolder, check_memory, first_error, read_sealed_json, write_bytes, write_sealed_json
 from esupcon.classifier import MODEL_FOLDER
 from esupcon.classifier.classifier import Classifier, Examples
 from esupcon.classifier.preprocessing import ImagePreprocessing, TablePreprocessing, Text
@@ -247,7 +238,7 @@ def _check_replaceable(target: Path, overwrite: bool) -> None:
     present = sorted(path.name for path in target.iterdir()) if target.exists() else []
     others = [name for name in present if name not in (*FILES, OWNED)]
     if others or (present and not _is_model(target)):
-        names = ", ".join(one_line(name) for name in (others or present)[:5])
+        names = ", ".join(printable(name) for name in (others or present)[:5])
         raise FileExistsError(
             f"{target} holds files that are not a model of esupcon ({names}), which would be lost. "
             "Choose another folder."
@@ -298,7 +289,7 @@ def load_classifier(path: str | os.PathLike[str], *, encoder: nn.Module | None =
         examples = _read_examples(folder, config, embedding_dim(network.encoder))
     except (ValueError, SafetensorError) as error:
         remedy = f". {_RESTORE}." if isinstance(error, SafetensorError) else ""
-        raise ValueError(f"{folder} cannot be loaded: {one_line(error)}{remedy}") from error
+        raise ValueError(f"{folder} cannot be loaded: {printable(error)}{remedy}") from error
     if isinstance(config.preprocessing, TablePreprocessing) and not custom:
         network = network.double()  # so that the outputs of a row do not depend on the other rows of its batch
     return Classifier(
@@ -420,7 +411,7 @@ def _difference(found: Mapping[str, Tensor], network: Network) -> str:
         if name not in found:
             return f"{name} is missing"
         if name not in expected:
-            return f"unexpected tensor {one_line(name):.100}"
+            return f"unexpected tensor {printable(name):.100}"
         wanted = (tuple(expected[name].shape), _stored_type(expected[name]))
         if (form := (tuple(found[name].shape), found[name].dtype)) != wanted:
             return f"{name} should be {wanted} and is {form}"
@@ -462,16 +453,6 @@ def _read_examples(folder: Path, config: ModelConfig, dim: int) -> Examples | No
 
 # --- The model card --------------------------------------------------------------------------------------------------
 
-# Characters with a meaning inside a line of Markdown or HTML: all punctuation but a few; the dot of a web address; an
-# underscore at the edge of a word, where emphasis may begin or end.
-_MARKUP = re.compile(r"""[^\w\s\-,'/()%=+;?!".]|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])""", re.ASCII | re.IGNORECASE)
-
-
-def escape_markdown(text: object) -> str:
-    """Return text that Markdown and HTML show unchanged: no markup, links or table cells, nothing invisible."""
-    visible = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
-    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};" if found[0].isascii() else found[0], visible)
-
 
 def model_card(config: ModelConfig) -> str:
     """Return the model card, Markdown for people; the program never reads it."""
@@ -481,7 +462,7 @@ def model_card(config: ModelConfig) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"text": escape_markdown, "cell": _cell}
+    environment.filters |= {"text": markdown_text, "cell": _cell}
     method = METHODS.get(config.about.method)
     return environment.get_template("card.md.jinja").render(
         config=config,
@@ -505,4 +486,4 @@ def _flat(values: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, 
 def _cell(value: JsonValue) -> str:
     if isinstance(value, list) and len(value) > 20:
         return f"{len(value)} values"
-    return escape_markdown(f"{value:.6g}" if isinstance(value, float) else value)
+    return markdown_text(f"{value:.6g}" if isinstance(value, float) else value)

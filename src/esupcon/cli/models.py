@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from esupcon._console import count, duration, percent, printable
+from esupcon._console import count, csv_text, duration, percent, printable
 from esupcon.cli import options
 from esupcon.cli.options import argument, option, takes
 from esupcon.cli.output import (
@@ -53,7 +53,6 @@ RECOMMENDED = (
     *("cached_views", "augmentation", "test_time_flip"),
 )
 _HELD_OUT = "0.1, or 0 and cross-fitting if that is under 100 images"
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that starts like this for a formula
 _SPLIT = ("split_seed", "test_fraction", "n_per_class")
 _FILES = ("layout", "image_column", "label_column", "data_dir", "strict", "workers")
 _HARDER = ("n_train", "imbalance_rate", "noise_rate", "noise_kind")
@@ -385,8 +384,8 @@ def predict(
     Probabilities are calibrated if the model is. The higher the outlier score, the less an image resembles the
     training images; with --unknown, the label is TEXT if it is above that of 99 % of the images used for calibration.
     Files that cannot be read are named on standard error and skipped, and the exit code is 1. In CSV, a name that a
-    spreadsheet would take for a formula gets a leading ' (a path gets ./); on a terminal, control characters in names
-    are replaced. JSON lines hold every name unchanged.
+    spreadsheet would take for a formula gets a leading '; on a terminal, control characters in names are replaced.
+    JSON lines hold every name unchanged.
     """
     if output_format not in ("csv", "jsonl"):
         raise ValueError(f"--format must be csv or jsonl; got {output_format!r}.")
@@ -446,9 +445,9 @@ def _csv_writer(top_k: int) -> Callable[[Prediction], None]:
     )
 
     def write(one: Prediction) -> None:
-        row = [f"./{one.path}" if one.path.startswith(_FORMULA) else one.path]
+        row = [csv_text(one.path)]
         for label, probability in one.ranked:
-            row += [f"'{label}" if label.startswith(_FORMULA) else label, f"{probability:.6f}"]
+            row += [csv_text(label), f"{probability:.6f}"]
         row.append("" if one.outlier_score is None else f"{one.outlier_score:.6g}")
         writer.writerow([legible(cell) for cell in row])
 

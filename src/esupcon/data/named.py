@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from esupcon._console import Log, progress_bar
-from esupcon._io import locked, one_line, write_whole
+from esupcon._console import Log, printable, progress_bar
+from esupcon._io import locked, write_whole
 from esupcon._split import n_per_class_split
 from esupcon.data import DataOptions
 from esupcon.data.cache import DATA_VARIABLE, data_root
@@ -93,7 +93,7 @@ def find_published(name: str, options: DataOptions, log: Log) -> Path:
         try:
             download(one.url, archive, one.md5, log)
         except (OSError, http.client.HTTPException) as error:
-            reason = f"the download failed ({one_line(error) or type(error).__name__})"
+            reason = f"the download failed ({printable(error) or type(error).__name__})"
         else:
             return extract(archive, root, one.folder, log)
     raise FileNotFoundError(
@@ -185,7 +185,7 @@ def _unpack(archive: Path, into: Path) -> None:
     except Exception as error:  # damaged archives make parsers raise nearly anything
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise OSError(f"{archive} cannot be unpacked in {into.parent}: {error.strerror}.") from error
-        reason = one_line(error) or type(error).__name__
+        reason = printable(error) or type(error).__name__
         raise ValueError(f"{archive} is damaged or incomplete ({reason}). Delete it and fetch it again.") from error
 
 

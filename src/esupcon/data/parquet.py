@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from esupcon._console import Log
-from esupcon._io import check_memory, memory_budget, one_line
+from esupcon._console import Log, printable
+from esupcon._io import check_memory, memory_budget
 from esupcon.data import DataOptions
 from esupcon.data.decode import Encoded
 from esupcon.data.sources import LONGEST_LABEL, TEST_NAMES, TRAIN_NAMES, ImageFiles, Source, encode_labels, stamp_of
@@ -162,7 +162,7 @@ def _choose_columns(file: Path, options: DataOptions) -> tuple[str, str, list[st
         named = [name for one in usual for name in candidates if name.casefold() == one]
         chosen = wanted or next(iter(candidates if len(candidates) == 1 else named), None)
         if chosen is None or chosen not in columns:
-            listed = ", ".join(repr(one_line(name)) for name in columns)
+            listed = ", ".join(repr(printable(name)) for name in columns)
             missing = "" if wanted is None else f" and not {wanted!r}"
             raise ValueError(f"{file} has the columns {listed}{missing}: which holds the {what}s? Pass {what}_column.")
         return chosen

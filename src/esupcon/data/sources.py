@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from esupcon._console import Log, count, usable_cores
-from esupcon._io import NotPlainArrays, array_names, check_memory, file_digest, one_line, read_arrays
+from esupcon._console import Log, count, printable, usable_cores
+from esupcon._io import NotPlainArrays, array_names, check_memory, file_digest, read_arrays
 from esupcon._split import Indices
 from esupcon.data import DataOptions
 from esupcon.data.decode import Encoded, Skipped
@@ -210,7 +210,7 @@ def read_csv(file: Path, options: DataOptions, log: Log) -> Source:
         old = lines.setdefault(os.path.normpath(file.parent / path), new)
         if old != new:
             both = f"{new[0]!r} ({new[1]}), and {old[0]!r} ({old[1]}) in an earlier line"
-            raise ValueError(f"{where}: {one_line(path)} is {both}. Keep one.")
+            raise ValueError(f"{where}: {printable(path)} is {both}. Keep one.")
     parts = Counter(part for _, part in lines.values())
     if not parts["train"]:
         raise ValueError(f"{file} names no training images. Expected lines of path,label.")
@@ -264,7 +264,7 @@ def read_npz(file: Path, options: DataOptions, log: Log) -> Source:
         raise ValueError(f"{file} cannot be read as .npz: {reason}.") from None
     content = {name: np.atleast_1d(arrays[key]) for name, key in found.items() if key}
     if not {"x_train", "y_train"} <= set(content) or ("x_test" in content) != ("y_test" in content):
-        names = ", ".join(map(one_line, held.values()))
+        names = ", ".join(map(printable, held.values()))
         raise ValueError(f"{file} must hold x_train and y_train, and x_test and y_test or neither; it holds {names}.")
     planes = []
     for part in ("train", "test") if "x_test" in content else ("train",):

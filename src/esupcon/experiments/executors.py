@@ -20,8 +20,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, Any, Literal
 
-from esupcon._console import usable_cores
-from esupcon._io import one_line, write_bytes
+from esupcon._console import printable, usable_cores
+from esupcon._io import write_bytes
 from esupcon.experiments.plan import Plugin, Record, Spec
 from esupcon.experiments.store import Store
 
@@ -95,7 +95,7 @@ class LocalExecutor:
         try:
             event = worker.compute(task)
         except (OSError, ValueError) as error:  # no process could be started, or its answer is not an event
-            event = Event(key=task.key, kind="failed", error=one_line(error))
+            event = Event(key=task.key, kind="failed", error=printable(error))
         self._idle.append(worker)
         self._events.put(event)
 

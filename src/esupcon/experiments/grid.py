@@ -16,8 +16,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from esupcon._console import Log, count, percent
-from esupcon._io import one_line
+from esupcon._console import Log, count, percent, printable
 from esupcon.experiments.executors import Event, Executor, Task
 from esupcon.experiments.plan import Plan, Row
 from esupcon.experiments.store import State, Store, StoredRun
@@ -192,7 +191,7 @@ class _Driver(GridState):
                 try:
                     load(row.spec.source, row.spec.data.model_copy(update={"data_dir": data_dir}), log=self.log)
                 except (ValueError, OSError) as error:
-                    problems[name] = one_line(error)
+                    problems[name] = printable(error)
             if problems.get(name):
                 self.pending.remove(key)
                 self._fail(key, problems[name])

@@ -23,7 +23,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from esupcon._io import first_error, one_line
+from esupcon._console import printable
+from esupcon._io import first_error
 from esupcon.data import DataOptions
 from esupcon.methods import METHODS
 from esupcon.spec import RunSpec, TrainSpec
@@ -192,7 +193,7 @@ def read_toml(kind: type[Model], name: str) -> Model:
     try:
         content = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} must be TOML; it is not: {one_line(error)}. Fix the file.") from None
+        raise ValueError(f"{path} must be TOML; it is not: {printable(error)}. Fix the file.") from None
     return _validated(kind, {"name": path.stem, **content}, f"{word} {name}")
 
 
@@ -404,7 +405,7 @@ def _columns(about: Table, change: TableChange, datasets: Collection[str], setti
 def _check_known(wanted: Collection[str], known: Collection[str], word: str) -> None:
     if unknown := [one for one in wanted if one not in known]:
         choices = ", ".join(dict.fromkeys(known))
-        raise ValueError(f"{word} must be among {choices}; got {', '.join(map(one_line, unknown))}.")
+        raise ValueError(f"{word} must be among {choices}; got {', '.join(map(printable, unknown))}.")
 
 
 def _check_overrides(overrides: Mapping[str, Any], grid: Mapping[str, Any], columns: Sequence[Column]) -> None:

@@ -31,7 +31,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from esupcon import _io
-from esupcon._io import one_line, write_json
+from esupcon._console import printable
+from esupcon._io import write_json
 from esupcon.experiments.plan import Plan
 from esupcon.spec import RunSpec, key_of
 from esupcon.training.result import HISTORY_FILE, RESULT_FILE, TIMING_FILE, Result
@@ -228,7 +229,7 @@ class Store:
             try:
                 plans.append(_read_plan(_read_json(path), path))
             except (ValueError, OSError) as error:
-                problems.append(f"a plan is left out: {one_line(error)} The command that made it makes it again.")
+                problems.append(f"a plan is left out: {printable(error)} The command that made it makes it again.")
         return sorted(plans, key=lambda plan: plan.asked), problems
 
 
@@ -249,7 +250,7 @@ def _read_store(store: Store) -> Contents:
         try:
             runs[key] = store.read(key)
         except (ValueError, OSError) as error:
-            problems.append(f"run {one_line(key)} is left out: {one_line(error)}")
+            problems.append(f"run {printable(key)} is left out: {printable(error)}")
     plans, unreadable = store.plans()
     failures = {path.stem: store.failure(path.stem) or "" for path in sorted((store.root / "failed").glob("*.json"))}
     return Contents(plans, runs, [*problems, *unreadable], failures)
@@ -326,7 +327,7 @@ def _read_study(path: Path) -> Contents:
                 curves = {name: [one for one in line.get(name, ()) if isinstance(one, dict)] for name in _CURVES}
                 runs[result.key] = StoredRun(result.key, result, None, curves)
         except (ValueError, TypeError, RecursionError) as error:
-            problems.append(f"{where} is left out: {one_line(error)}")
+            problems.append(f"{where} is left out: {printable(error)}")
     return Contents(sorted(plans, key=lambda plan: plan.asked), runs, problems, {})
 
 

@@ -1,13 +1,13 @@
 """Format numbers, names and table cells, and escape text for each medium.
 
-Text that comes from files is escaped once, by the function of its medium: `esupcon._console.printable` for terminals,
-`html_text` for labels of figures (the page itself is escaped by jinja), `csv_text`, `markdown_text` and `latex_text`.
+Text that comes from files is escaped once, by the function of its medium: `printable` for terminals, `csv_text` and
+`markdown_text` (all in `esupcon._console`); here `html_text` for labels of figures (the page itself is escaped by
+jinja) and `latex_text`.
 """
 
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,22 +30,6 @@ def html_text(value: object, most: int = 60) -> str:
     """Return a label of a figure. Plotly reads tags in labels, so `<` and `&` become entities."""
     text = printable(value)
     return html.escape(text if len(text) <= most else text[: most - 1].rstrip() + "…", quote=False)
-
-
-def csv_text(value: object) -> str:
-    """Return a name that no spreadsheet reads as a formula: an apostrophe stands before `= + - @`.
-
-    With other separators than the comma, a cell may start after any character that is not part of a word.
-    """
-    return re.sub(r"(?<!\w)([=+\-@＝＋－＠])", r"'\1", printable(value))
-
-
-def markdown_text(value: object) -> str:
-    """Return text without markup, tags, links or mentions; empty comments keep GitHub from making links."""
-    text = re.sub(r"([\\`*_{}\[\]|~!$#])", r"\\\1", html.escape(printable(value), quote=False))
-    text = re.sub(r"^(\d*)([-+=.)])(?=[-=\s]|$)", r"\1\\\2", text)  # the start of a list or the line under a heading
-    text = re.sub(r"([@#])", r"\1<!-- -->", text)
-    return re.sub(r"(?i)(://|(?<=www)\.|(?<=GH)-|(?<=mailto):|(?<=xmpp):)", r"<!-- -->\1", text)
 
 
 _LATEX = {

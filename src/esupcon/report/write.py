@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from esupcon._console import count
+from esupcon._console import count, csv_text, markdown_text, printable
 from esupcon._io import write_bytes
 from esupcon.report import format as formats
 from esupcon.report.content import Content, read
@@ -105,7 +105,7 @@ def _fill(name: str, values: dict[str, Any], escape: Callable[[object], str] | N
 
 
 def _markdown(content: Content) -> str:
-    return _fill("template.md", {"content": content}, formats.markdown_text)
+    return _fill("template.md", {"content": content}, markdown_text)
 
 
 def _latex(content: Content) -> str:
@@ -129,7 +129,7 @@ def _csv(content: Content) -> str:
                 numbers = [n, cell.n_planned, *mean, *gain, gain_n, cell.p]
                 numbers += [*(cell.interval or (None, None)), int(cell.is_best), cell.paper]
                 digits = ["" if one is None else f"{one:.10g}" for one in [*numbers, cell.paper_gain]]
-                writer.writerow([*map(formats.csv_text, names), *digits])
+                writer.writerow([*(csv_text(printable(name)) for name in names), *digits])
     return text.getvalue()
 
 
