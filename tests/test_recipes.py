@@ -20,7 +20,7 @@ from esupcon.spec import TrainSpec
         ((1, 8, 8), 1500, "small images", "fast"),
         ((3, 7, 9), 300, "small images", "mlp-256x2"),
         ((3, 192, 192), 3000, "photos", PRETRAINED),
-        ((30,), 500, "table", "mlp-256x1"),
+        ((30,), 500, "table", "mlp-128x1"),
         ((30,), 5000, "table", "mlp-256x2"),
     ],
 )
@@ -28,6 +28,7 @@ def test_every_kind_of_data_has_a_recipe(shape: tuple[int, ...], n: int, kind: s
     recipe = recommend(TrainSpec(), shape, n)
     assert (recipe.kind, recipe.train.encoder) == (kind, encoder)
     assert all(f"{name} " in str(recipe) for name in ("encoder", "epochs", "batch_size"))
+    assert all(recipe.reasons.values())
 
 
 def test_photos_without_the_weights_train_the_fast_network(monkeypatch: pytest.MonkeyPatch) -> None:

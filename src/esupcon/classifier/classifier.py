@@ -131,8 +131,8 @@ class Classifier:
         self.calibration = calibration or Calibration()
         self.examples = examples
         self.about = about
-        #: Called between batches of `outputs`; it may raise to stop.
-        self.between_batches: Callable[[], None] | None = None
+        #: Called between batches of `outputs` with the rows done and those there are; it may raise to stop.
+        self.between_batches: Callable[[int, int], None] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -166,7 +166,7 @@ class Classifier:
         with evaluating(self.network):
             for start in range(0, len(rows), step):
                 if start and self.between_batches is not None:
-                    self.between_batches()
+                    self.between_batches(start, len(rows))
                 batch = self.preprocessing.tensor(rows[start : start + step], self.device).to(self.dtype)
                 if batch.ndim == 4:
                     batch = batch.contiguous(memory_format=torch.channels_last)

@@ -170,8 +170,8 @@ def _new_folder(data: str, method: str) -> tuple[Path, Path | None]:
 
 def _show_recipe(run: RunSpec, *, as_json: bool, **options: Any) -> None:
     """Print every setting that was asked for or chosen, and the time that training will take."""
-    from esupcon.training.pipeline import preview  # noqa: PLC0415 - slow to import
-    from esupcon.training.run import LONG_SECONDS, QUICKER  # noqa: PLC0415
+    from esupcon.training.estimate import LONG_SECONDS, QUICKER  # noqa: PLC0415 - slow to import
+    from esupcon.training.pipeline import preview  # noqa: PLC0415
 
     resolved, recipe, seconds = preview(run, log=log, **options)
     given = [name for name in run.train.model_fields_set if getattr(run.train, name) != "auto"]
@@ -182,10 +182,7 @@ def _show_recipe(run: RunSpec, *, as_json: bool, **options: Any) -> None:
     if as_json:
         answer_json({"settings": values, "reasons": reasons, "seconds": round(seconds, 1)})
         return
-    rows, above = [], ""
-    for name in (one for one in values if one in reasons):
-        rows.append([OPTIONS.get(name, name), str(values[name]), '"' if reasons[name] == above else reasons[name]])
-        above = reasons[name]
+    rows = [[OPTIONS.get(name, name), str(values[name]), reasons[name]] for name in values if name in reasons]
     made = table(["setting", "value", "reason"], rows)
     for column in made.columns[1:]:
         column.justify = "left"
@@ -212,7 +209,9 @@ def _write_report(run: RunSpec, result: Result, *, thumbnails: bool) -> Path | N
 
 def _thumbnails(run: RunSpec, result: Result) -> tuple[dict[Any, Images], list[tuple[Picture, Picture]]]:
     """Return the images of the test and the held-out part, and training images with their copies in the test part."""
-    from esupcon.data import load  # noqa: PLC0415 - slow to import
+    import numpy as np  # noqa: PLC0415 - slow to import
+
+    from esupcon.data import load  # noqa: PLC0415
     from esupcon.data.dataset import take_rows  # noqa: PLC0415
     from esupcon.data.scenarios import Scenario, prepare  # noqa: PLC0415
     from esupcon.recipes import photo_side  # noqa: PLC0415
@@ -221,9 +220,12 @@ def _thumbnails(run: RunSpec, result: Result) -> tuple[dict[Any, Images], list[t
     dataset = load(run.source, run.data, log=lambda line: None, photo_side=photo_side(run.train.encoder))
     parts = prepare(dataset, Scenario(**run.scenario), result.preparation.validation_fraction, run.train.seed)
     files, test_files, classes = dataset.train_files, dataset.test_files, dataset.classes
+    held = parts.held
+    if not len(held):  # cross-fitting has predicted all but the only sample of a class
+        held = parts.fit[np.bincount(parts.y_fit)[parts.y_fit] > 1]
     images = {
         "test": Images(dataset.x_test, test_files),
-        "held_out": Images(take_rows(dataset.x_train, parts.held), [files[i] for i in parts.held] if files else ()),
+        "held_out": Images(take_rows(dataset.x_train, held), [files[i] for i in held] if files else ()),
     }
     copies = []
     for i, j in (pair for finding in result.findings for pair in finding.pairs):
@@ -241,8 +243,9 @@ def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
 
     figures, fitted = result.metrics.test or result.metrics.held_out, result.calibration.held_out
     rows: dict[str, str] = {}
+    held_out = "held-out" if result.preparation.n_held_out else "cross-fitted"
     if figures is not None:
-        n = count(figures.n, "test image" if result.metrics.test else "held-out image")
+        n = count(figures.n, f"{'test' if result.metrics.test else held_out} image")
         rows["accuracy"] = f"{shown(figures.accuracy, figures.accuracy_interval, share=True)}, {n}"
         rows["ECE"] = f"{shown(figures.ece, figures.ece_interval, share=True)}, not calibrated"
         if fitted is not None:
@@ -255,7 +258,7 @@ def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
         held = Predictions.load(result.folder / "held_out.npz")
         suspects = suspect_labels(held.probabilities(fitted.temperature if fitted else 1.0), held.labels)
         if len(suspects):
-            rows["labels"] = f"{len(suspects):,} of {len(held):,} held-out labels suspicious"
+            rows["labels"] = f"{len(suspects):,} of {len(held):,} {held_out} labels suspicious"
     rows |= {"model": str(result.model), "report": "not written" if report is None else str(report)}
     rows["next"] = "\n".join(
         shlex.join(["esupcon", *words]) for words in (evaluate, ["predict", evaluate[1], "new.jpg"])

@@ -33,12 +33,12 @@ def fit(spec: TrainSpec | RunSpec, data: TrainData, **options: Unpack[FitOptions
     devices, accelerator: number of processes on this machine, and where they compute: auto, cpu, cuda, mps.
     checkpoint_seconds: time between checkpoints, 60 by default.
     should_stop: called after every step; if it returns True a checkpoint is saved and `TrainingInterrupted` raised.
-    announce: print one line before training with the encoder, the epochs and an estimate of the time.
+    announce: called with the run before training, for example `esupcon.training.estimate.announce`.
     log, progress: receiver of messages; whether to show a bar (default: if standard error is a terminal).
     """
     with start(spec, data, **options) as run:
-        if options.get("announce", False):
-            run.announce()
+        if (announce := options.get("announce")) is not None:
+            announce(run)
         run.freeze_blocks()
         while run.position.stage < len(run.method.stages):
             train_stage(run, run.method.stages[run.position.stage])

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from esupcon._console import Log, say
 from esupcon._io import PathLike, locked, write_whole
-from esupcon.classifier.classifier import unit
+from esupcon.classifier.classifier import Classifier, unit
 from esupcon.classifier.folder import ModelInfo, TrainingData
 from esupcon.classifier.preprocessing import fit_preprocessing
 from esupcon.data import Dataset, load, source_digest
@@ -37,10 +38,12 @@ from esupcon.probability import (
 )
 from esupcon.probability.calibration import FEW_SAMPLES
 from esupcon.recipes import INSTALL_PRETRAINED, Recipe, photo_side, recommend
-from esupcon.spec import RunSpec, TrainSpec
+from esupcon.spec import RunSpec
 from esupcon.training.batches import TrainData
 from esupcon.training.devices import n_processes, rank, torch_threads
+from esupcon.training.estimate import announce, fit_into
 from esupcon.training.loop import fit
+from esupcon.training.monitor import Progress
 from esupcon.training.result import (
     EMBEDDING_FILE,
     HELD_OUT_FILE,
@@ -66,7 +69,6 @@ from esupcon.training.run import (
     TrainingInterrupted,
     digest_objects,
     resolve,
-    start,
 )
 
 #: Test samples whose embeddings are kept to be drawn: enough to see clusters in a file of some hundred kilobytes.
@@ -75,6 +77,8 @@ DRAWN_SAMPLES = 600
 MIN_CALIBRATION = 30
 #: Values of training embeddings that the model of a run stores: 32 MB.
 MAX_EXAMPLE_VALUES = 2**23
+#: Intervals of the metrics, files and the report of a run, beside what depends on the data.
+REPORT_SECONDS = 3.0
 
 
 def train(
@@ -116,10 +120,13 @@ def train(
     if first and folder.path.exists():
         folder.files.claim()  # files of others are refused before anything is read
     asked, dataset, prepared, data, recipe = _resolve(run, devices, log)
+    more = time.monotonic() - started + REPORT_SECONDS  # the report reads the images again
     if minutes is not None:
         known = folder.read() if (folder.path / RUN_FILE).exists() and not overwrite else None
-        epochs = known.train.epochs if known else _estimate(asked, data, accelerator, minutes)[0].epochs
-        asked = asked.model_copy(update={"train": recipe.train.model_copy(update={"epochs": epochs, "steps": None})})
+        if known is None:
+            known = fit_into(minutes, asked, data, accelerator, lambda line: None, more=more)[0]
+        train = recipe.train.model_copy(update={"epochs": known.train.epochs, "steps": None})
+        asked = asked.model_copy(update={"train": train})
     with _lock_folder(folder, first):
         asked = asked.model_copy(update={"objects": digest_objects(asked)})
         stored = None if overwrite else _stored_result(folder, asked, accelerator)
@@ -137,23 +144,18 @@ def train(
             should_stop=should_stop,
             log=log,
             progress=progress,
-            announce=True,
+            announce=lambda run: announce(run, more=more),
         )
 
-        def check() -> None:
-            if should_stop():
-                raise TrainingInterrupted  # the checkpoint has the weights
-
-        check()
-        fitted.classifier.between_batches = check
         measured = {}
         if first:
+            predicting = partial(_predicting, should_stop=should_stop, log=log, progress=progress)
             with torch_threads(fitted.spec.threads):
-                held_logits = _calibrate(fitted, should_stop, log, progress, remember=keep_model)
-                measured = _measure(fitted, dataset, held_logits, folder.path, log)
+                unseen = _calibrate(fitted, predicting, should_stop, log, progress, remember=keep_model)
+                with predicting(fitted.classifier):
+                    measured = _measure(fitted, dataset, unseen, folder.path, log)
                 if extra is not None:
                     measured["extra"] = extra(fitted, dataset)
-        fitted.classifier.between_batches = None
         result = Result(
             key=fitted.run.key,
             run=fitted.run,
@@ -198,9 +200,11 @@ def preview(
     run: RunSpec, *, minutes: float | None = None, devices: int = 1, accelerator: str = "auto", log: Log = say
 ) -> tuple[RunSpec, Recipe, float]:
     """Return the run with all its settings, the recipe they come from, and the seconds that training will take."""
+    started = time.monotonic()
     asked, _, _, data, recipe = _resolve(run, devices, log)
-    train, seconds = _estimate(asked, data, accelerator, minutes, log)
-    return asked.model_copy(update={"train": train}), recipe, seconds
+    more = time.monotonic() - started + REPORT_SECONDS
+    resolved, seconds = fit_into(minutes, asked, data, accelerator, log, more=more)
+    return resolved, recipe, seconds
 
 
 def recommended(run: RunSpec, dataset: Dataset) -> RunSpec:
@@ -245,18 +249,6 @@ def _prepare(run: RunSpec, dataset: Dataset) -> tuple[Prepared, TrainData, Recip
     return prepared, data, recipe
 
 
-def _estimate(
-    asked: RunSpec, data: TrainData, accelerator: str, minutes: float | None, log: Log = lambda line: None
-) -> tuple[TrainSpec, float]:
-    """Return the settings, with as many epochs as fit into `minutes` if given, and the seconds they will take."""
-    with start(asked, data, accelerator=accelerator, log=log, progress=False) as run:
-        epoch, before = run.estimate()
-        train = run.spec
-    if minutes is not None:
-        train = train.model_copy(update={"epochs": max(1, int((60 * minutes - before) / epoch)), "steps": None})
-    return train, before + epoch * train.epochs
-
-
 @contextmanager
 def _lock_folder(folder: RunFolder, first: bool) -> Iterator[None]:
     """Keep a second command out of the folder: each would take the checkpoints of the other for its own."""
@@ -296,10 +288,37 @@ def _train_data(dataset: Dataset, prepared: Prepared) -> TrainData:
     )
 
 
+@contextmanager
+def _predicting(
+    classifier: Classifier, *, should_stop: Callable[[], bool], log: Log, progress: bool | None
+) -> Iterator[None]:
+    """Show progress while a classifier predicts many samples, and stop if asked to: the checkpoint has the weights."""
+    with Progress(progress) as shown:
+
+        def check(done: int = 0, total: int = 0) -> None:
+            if should_stop():
+                raise TrainingInterrupted
+            if total:
+                shown.show(f"predicting {total:,} samples", done, total, log=log)
+
+        check()
+        classifier.between_batches = check
+        try:
+            yield
+        finally:
+            classifier.between_batches = None
+
+
 def _calibrate(
-    fitted: Fitted, should_stop: Callable[[], bool], log: Log, progress: bool | None, *, remember: bool
-) -> NDArray[np.float64] | None:
-    """Fit the temperature on held-out samples, whose logits are returned, or by cross-fitting.
+    fitted: Fitted,
+    predicting: Callable[[Classifier], AbstractContextManager[None]],
+    should_stop: Callable[[], bool],
+    log: Log,
+    progress: bool | None,
+    *,
+    remember: bool,
+) -> Predictions | None:
+    """Fit the temperature on held-out samples, or by cross-fitting; return the predictions that it was fitted on.
 
     With `remember`, keep the training samples as examples and find the threshold of outliers in the same way, as
     `ContrastiveClassifier.fit` does with its rows.
@@ -307,46 +326,50 @@ def _calibrate(
     data, spec, classifier = fitted.data, fitted.spec, fitted.classifier
     counts = tuple(np.bincount(data.y, minlength=data.n_classes).tolist())
     classifier.calibration = Calibration(class_counts=counts, balanced=spec.class_weight == "balanced")
-    if remember:
-        classifier.remember(data.x, data.y, most_values=MAX_EXAMPLE_VALUES)
-    if data.x_held is not None and data.y_held is not None:
-        held_scores, held_logits = classifier.scores_and_logits(data.x_held)
-        if len(data.y_held) >= MIN_CALIBRATION and can_calibrate(data.y_held):
-            classifier.calibration = classifier.calibration.fit(held_logits, data.y_held, how="held-out")
-            if remember:
-                classifier.set_outlier_threshold(scores=held_scores)
-        return held_logits
-    if fitted.run.cross_fit:
-        scores: list[NDArray[np.float64]] = []
+    with predicting(classifier):
+        if remember:
+            classifier.remember(data.x, data.y, most_values=MAX_EXAMPLE_VALUES)
+        if data.x_held is not None and data.y_held is not None:
+            held_scores, held_logits = classifier.scores_and_logits(data.x_held)
+            if len(data.y_held) >= MIN_CALIBRATION and can_calibrate(data.y_held):
+                classifier.calibration = classifier.calibration.fit(held_logits, data.y_held, how="held-out")
+                if remember:
+                    classifier.set_outlier_threshold(scores=held_scores)
+            return Predictions(held_logits, data.y_held)
+    if not fitted.run.cross_fit:
+        return None
+    scores: list[NDArray[np.float64]] = []
+    logits = np.full((len(data.y), data.n_classes), np.nan)
 
-        def logits_of(part: NDArray[np.bool_]) -> NDArray[np.float64]:
-            if not scores:
-                log("Calibrating by cross-fitting: three more trainings, each on two thirds of the images.")
-            statistics = fit_preprocessing(data.x[~part])  # of the fold only, as if it were all there is
-            rest = replace(data, x=data.x[~part], y=data.y[~part], x_test=None, preprocessing=statistics)
-            quiet: FitOptions = {"should_stop": should_stop, "log": lambda line: None, "progress": progress}
-            other = fit(spec, rest, **quiet).classifier.remember(rest.x, rest.y, most_values=MAX_EXAMPLE_VALUES)
-            found, logits = other.scores_and_logits(data.x[part])
-            scores.append(found)
-            return logits
+    def logits_of(part: NDArray[np.bool_]) -> NDArray[np.float64]:
+        if not scores:
+            log("Calibrating by cross-fitting: three more trainings, each on two thirds of the images.")
+        statistics = fit_preprocessing(data.x[~part])  # of the fold only, as if it were all there is
+        rest = replace(data, x=data.x[~part], y=data.y[~part], x_test=None, preprocessing=statistics)
+        quiet: FitOptions = {"should_stop": should_stop, "log": lambda line: None, "progress": progress}
+        other = fit(spec, rest, **quiet).classifier
+        with predicting(other):
+            other.remember(rest.x, rest.y, most_values=MAX_EXAMPLE_VALUES)
+            found, logits[part] = other.scores_and_logits(data.x[part])
+        scores.append(found)
+        return logits[part]
 
-        rng = np.random.default_rng(spec.seed)
-        classifier.calibration = fit_calibration(classifier.calibration, data.y, None, logits_of, rng)
-        if scores and remember:
-            classifier.set_outlier_threshold(scores=np.concatenate(scores))
-    return None
+    rng = np.random.default_rng(spec.seed)
+    classifier.calibration = fit_calibration(classifier.calibration, data.y, None, logits_of, rng)
+    if scores and remember:
+        classifier.set_outlier_threshold(scores=np.concatenate(scores))
+    seen = np.isfinite(logits).all(axis=1)  # all but the only sample of a class
+    return Predictions(logits[seen], data.y[seen]) if seen.any() else None
 
 
-def _measure(
-    fitted: Fitted, dataset: Dataset, held_logits: NDArray[np.float64] | None, folder: Path, log: Log
-) -> dict[str, Any]:
-    """Measure the classifier on the test and the held-out part, and store the predictions.
+def _measure(fitted: Fitted, dataset: Dataset, held_out: Predictions | None, folder: Path, log: Log) -> dict[str, Any]:
+    """Measure the classifier on the test part and on training samples that were `held_out`, and store the predictions.
 
     Return metrics, calibration and findings of the result.
     """
-    classifier, data = fitted.classifier, fitted.data
+    classifier = fitted.classifier
     findings, calibration = list(fitted.findings), CalibrationResult()
-    test = held_out = None
+    test = None
     if len(dataset.x_test):
         z, logits = classifier.arrays(dataset.x_test, "embedding", "logits")
         test = Predictions(logits, dataset.y_test)
@@ -359,8 +382,7 @@ def _measure(
             calibration = calibration.model_copy(update={"held_out": fitted_on_train})
     else:
         log("There is no test part, so nothing was measured on one.")
-    if held_logits is not None and data.y_held is not None:
-        held_out = Predictions(held_logits, data.y_held)
+    if held_out is not None:
         held_out.save(folder / HELD_OUT_FILE)
         # Labels that the classifier was fitted to tell nothing; those it has not seen may be wrong.
         p = softmax(held_out.logits)

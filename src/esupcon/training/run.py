@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import inspect
 import io
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn, optim
 
-from esupcon._console import Log, count, duration
+from esupcon._console import Log
 from esupcon._contrast import unit_rows
 from esupcon._io import (
     OwnedFolder,
@@ -35,16 +34,16 @@ from esupcon._io import (
 from esupcon.classifier.classifier import Classifier, evaluating
 from esupcon.classifier.preprocessing import Rows
 from esupcon.doctor import Finding, check_data
-from esupcon.heads import PrototypeHead, class_means
+from esupcon.heads import class_means
 from esupcon.methods import PAPER_METHODS, Method, Stage, get_method
-from esupcon.models import FastEncoder, Network, build_network, resolve_encoder, split_encoder
+from esupcon.models import FastEncoder, Network, build_network, split_encoder
 from esupcon.models.fast import WHITENING_IMAGES
 from esupcon.models.pretrained import EfficientNetLite0
 from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training.batches import FROZEN_BATCH, BatchPlan, FrozenBlocks, TrainData, derive_seed, two_views_of
 from esupcon.training.devices import any_process, choose_precision, launch, n_processes, rank, torch_threads
 from esupcon.training.monitor import Monitor, Progress, TrainingFailed
-from esupcon.training.objective import LOSSES, BatchOutputs, check_losses, stage_loss
+from esupcon.training.objective import LOSSES, check_losses
 from esupcon.training.result import CHECKPOINT_INDEX, CHECKPOINTS, RUN_FILE, RUN_FILES, TIMING_FILE, versions
 
 if TYPE_CHECKING:
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
 
 #: Rows of the training data that the doctor looks at after every epoch, and that class means are estimated from.
 WATCHED_ROWS, MEAN_ROWS = 512, 2000
-#: Beyond this estimate, say what would be quicker.
-LONG_SECONDS = 1800
-QUICKER = "Quicker: --minutes 30, a smaller --image-size, or --encoder fast."
 START_OVER = "Choose another folder, or delete this one to start over (esupcon train: --overwrite)."
 
 
@@ -76,7 +72,7 @@ class FitOptions(TypedDict, total=False):
     should_stop: Callable[[], bool]
     log: Log | None
     progress: bool | None
-    announce: bool
+    announce: Callable[[Run], None] | None
 
 
 @dataclass
@@ -139,7 +135,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.last_save = time.monotonic()
-        self.classifier.between_batches = self.check_stop
+        self.classifier.between_batches = lambda done, total: self.check_stop()
         self.monitors = [Monitor(self)]
         self._drawn: dict[int, tuple[Rows, NDArray[np.int64]]] = {}
         self.resumed_state: dict[str, Any] | None = None  # of a checkpoint inside a stage, until that stage begins
@@ -202,55 +198,12 @@ class Run:
 
                 self.frozen.compute_views(*views, seed=spec.seed, device=device, check=check)
 
-    def estimate(self) -> tuple[float, float]:
-        """Return the seconds of an epoch, and those before the first, from real steps of a copy of the network.
-
-        The copy is thrown away, so the estimate changes nothing in the run.
-        """
-        spec, stage, network = self.spec, self.method.stages[0], copy.deepcopy(self.network).train()
-        encode, before = network.encoder, 0.0
-        rows = self.data.x[: self.plan.batch_size // self.fabric.world_size]
-        labels = torch.from_numpy(self.data.y[: len(rows)]).to(self.fabric.device).repeat(2)
-        augmentation = self.data.augmentation(spec.augmentation)
-        x = two_views_of(self.data, rows, augmentation, 0, self.fabric.device).to(self.classifier.dtype)
-        with self.fabric.autocast():
-            if spec.train_blocks is not None:
-                frozen = FrozenBlocks(network.encoder, spec.train_blocks)
-                encode, frozen.blocks = frozen.rest, frozen.blocks.eval().requires_grad_(False)
-                part = x[: 2 * FROZEN_BATCH]
-                seconds = _seconds(lambda: frozen.blocks(part))
-                before = seconds / len(part) * spec.cached_views * len(self.data.x)
-                x = frozen.blocks(part)[torch.arange(len(labels)) % len(part)]
-            prototypes = network.head.weight if isinstance(network.head, PrototypeHead) else None
-
-            def take_step() -> None:
-                outputs = network.outputs_of(encode(x), stage.outputs)
-                stage_loss(stage, BatchOutputs(outputs, labels, prototypes, self.data.n_classes), spec).backward()
-
-            steps = sum(self.n_steps(one) for one in self.method.stages) / spec.epochs
-            # Cross-fitting trains three more networks on two thirds of the data.
-            times = 3 if self.run_spec.cross_fit and self.data.x_held is None else 1
-            return times * _seconds(take_step) * steps, times * before
-
-    def announce(self) -> None:
-        """Print what is trained and how long it will take."""
-        epoch, before = self.estimate()
-        spec, shape = self.spec, self.data.preprocessing.input_shape
-        seconds = before + epoch * (spec.epochs - self.position.epoch)
-        pixels = f" at {shape[1]} x {shape[2]} pixels" if len(shape) == 3 else ""
-        name = resolve_encoder(spec.encoder, shape)
-        epochs, steps = count(spec.epochs, "epoch"), count(self.plan.steps_per_epoch, "step")
-        what = f"{self.method.title}: encoder {name}{pixels}, {epochs} of {steps}"
-        self.log(f"{what}, about {duration(seconds)} on {count(spec.threads or 1, 'core')}.")
-        if seconds > LONG_SECONDS:
-            self.log(QUICKER)
-
     # --- Hooks of the loop -------------------------------------------------------------------------------------------
 
     def begin_stage(self, stage: Stage, optimizer: optim.Optimizer) -> None:
         """Set up the monitors of a stage; restore them and the optimiser if a checkpoint was written inside it."""
         self.optimizer, state = optimizer, self.resumed_state
-        self.resumed_state, self.hooks = None, _let_signals_in(self.network)
+        self.resumed_state, self.hooks = None, let_signals_in(self.network)
         # An encoder whose run stops when its head is best ends elsewhere than without the head.
         shares = self.shared_stage is not None and self.position.stage == 0 and self.spec.patience is None
         if shares and stage.core != stage and (state is None or len(state["monitors"]) > 1):
@@ -420,7 +373,7 @@ class Run:
         )
 
 
-def _let_signals_in(network: Network) -> list[Any]:
+def let_signals_in(network: Network) -> list[Any]:
     """Make backward passes call Python after each layer: otherwise a signal would wait for their end, half a minute for
     large images. Return the handles that undo it."""
     hook = lambda parameter: None  # noqa: E731
@@ -428,14 +381,6 @@ def _let_signals_in(network: Network) -> list[Any]:
 
 
 # --- Start -----------------------------------------------------------------------------------------------------------
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    """Return the time of the second call: the first prepares kernels."""
-    function()
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
 
 
 @contextmanager
