@@ -1,8 +1,8 @@
 """The settings we recommend for each kind of data: the one table from which `train`, the estimator and the command
 take what the user does not choose. Needs no torch.
 
-The settings of images and tables were compared on held-out training samples; those of embeddings have not been tuned. `esupcon.fit` takes a `TrainSpec` as it is, and tables of `reproduce` name every
-setting themselves.
+The settings of images and tables were compared on held-out training samples; those of embeddings have not been tuned.
+`esupcon.fit` takes a `TrainSpec` as it is, and tables of `reproduce` name every setting themselves.
 """
 
 from __future__ import annotations
