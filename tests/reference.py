@@ -5,6 +5,8 @@ They share no code with the package and are built from differentiable operations
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -66,14 +68,20 @@ def tightness(z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
 
 
 def prototype(
-    z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float, log_priors: Tensor | float = 0.0
+    z: Tensor,
+    labels: Tensor,
+    prototypes: Tensor,
+    t: float,
+    pt: float,
+    log_priors: Tensor | float = 0.0,
+    contrast_weight: float = 1.0,
 ) -> Tensor:
     """l_pt(z_i, theta_{y_i}) of every sample, with a temperature and log priors for the prototypes."""
     to_samples, to_prototypes = cosines(z, z) / t, cosines(z, prototypes) / pt + log_priors
     values = []
     for i, y in enumerate(labels):
-        contrast = torch.cat([to_samples[i, others(len(z), i)], to_prototypes[i]])
-        values.append(contrast.logsumexp(0) - to_prototypes[i, y])
+        weighted = to_samples[i, others(len(z), i)] + math.log(contrast_weight) if contrast_weight else z.new_empty(0)
+        values.append(torch.cat([weighted, to_prototypes[i]]).logsumexp(0) - to_prototypes[i, y])
     return torch.stack(values)
 
 
@@ -94,17 +102,27 @@ def esupcon(
 
 
 def esupcon_share(
-    z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float, share: float, average: str
+    z: Tensor,
+    labels: Tensor,
+    prototypes: Tensor,
+    t: float,
+    pt: float,
+    share: float,
+    average: str,
+    contrast_weight: float = 1.0,
 ) -> Tensor:
-    l_pt = prototype(z, labels, prototypes, t, pt)
+    l_pt = prototype(z, labels, prototypes, t, pt, contrast_weight=contrast_weight)
     if average == "class":
         l_pt = torch.stack([l_pt[labels == k].mean() for k in labels.unique()])
     return share * l_pt.mean() + (1 - share) * supcon(z, labels, t)
 
 
 def esupcon_targets(
-    z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float, share: float, targets: Tensor
+    z: Tensor, labels: Tensor, prototypes: Tensor, t: float, pt: float, share: float, average: str, targets: Tensor
 ) -> Tensor:
     """Every l_pt(z_i, theta_k), weighted by targets_ik."""
-    l_pt = [prototype(z, torch.full_like(labels, k), prototypes, t, pt) for k in range(len(prototypes))]
-    return share * (targets * torch.stack(l_pt, 1)).sum(1).mean() + (1 - share) * supcon(z, labels, t)
+    by_class = [prototype(z, torch.full_like(labels, k), prototypes, t, pt) for k in range(len(prototypes))]
+    l_pt = (targets * torch.stack(by_class, 1)).sum(1)
+    if average == "class":
+        l_pt = torch.stack([l_pt[labels == k].mean() for k in labels.unique()])
+    return share * l_pt.mean() + (1 - share) * supcon(z, labels, t)

@@ -97,7 +97,22 @@ LOSSES = {
         lambda z, y, p, t, **k: _esupcon(
             prototype_share=0.4, prototype_average="sample", prototype_temperature=0.3, targets=targets(y, p)
         )(z, y, p, t, **k),
-        lambda z, y, p, t: reference.esupcon_targets(z, y, p, t, 0.3, 0.4, targets(y, p)),
+        lambda z, y, p, t: reference.esupcon_targets(z, y, p, t, 0.3, 0.4, "sample", targets(y, p)),
+        needs_pair=True,
+    ),
+    "esupcon_targets_class": Case(
+        lambda z, y, p, t, **k: _esupcon(prototype_share=0.4, targets=targets(y, p))(z, y, p, t, **k),
+        lambda z, y, p, t: reference.esupcon_targets(z, y, p, t, t, 0.4, "class", targets(y, p)),
+        needs_pair=True,
+    ),
+    "esupcon_contrast": Case(
+        _esupcon(prototype_share=0.4, prototype_average="sample", contrast_weight=0.3),
+        lambda z, y, p, t: reference.esupcon_share(z, y, p, t, t, 0.4, "sample", 0.3),
+        needs_pair=True,
+    ),
+    "esupcon_separate": Case(
+        _esupcon(prototype_share=0.4, prototype_average="sample", contrast_weight=0.0),
+        lambda z, y, p, t: reference.esupcon_share(z, y, p, t, t, 0.4, "sample", 0.0),
         needs_pair=True,
     ),
 }

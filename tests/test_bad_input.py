@@ -51,7 +51,6 @@ MISTAKES = {
         r"log_priors must have shape \(3,\).*; got \(2,\)",
     ),
     "targets of another shape": ({"targets": torch.eye(3)}, r"targets must have shape \(6, 3\).*; got \(3, 3\)"),
-    "targets without a share": ({"targets": torch.ones(6, 3) / 3}, r"targets need prototype_average='sample'.*'class'"),
     "no positive pair": ({"z": z[::2], "labels": labels[::2]}, r"3 samples hold 3 classes\. Pass two views"),
 }
 

@@ -49,6 +49,19 @@ def test_prototype_share_blends_supcon_and_the_prototype_loss() -> None:
     assert_close(F.esupcon_loss(z, labels, prototypes[:3], prototype_share=3 / 15), literal)
 
 
+@pytest.mark.parametrize("temperature", [0.1, 0.002])
+def test_without_contrast_the_prototype_loss_is_the_cross_entropy_of_the_head(temperature: float) -> None:
+    z, labels, prototypes = example()
+    logits = torch.nn.functional.normalize(z) @ torch.nn.functional.normalize(prototypes).T / 0.3
+    ce = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    settings = {"temperature": temperature, "prototype_temperature": 0.3, "contrast_weight": 0.0}
+    assert_close(F.prototype_loss(z, labels, prototypes, **settings), ce)
+    separate = F.esupcon_loss(z, labels, prototypes, prototype_share=0.4, prototype_average="sample", **settings)
+    assert_close(separate, 0.4 * ce.mean() + 0.6 * F.supcon_loss(z, labels, temperature=temperature))
+    with pytest.raises(ValueError, match=r"contrast_weight must be a finite number of at least 0; got -1"):
+        F.prototype_loss(z, labels, prototypes, contrast_weight=-1)
+
+
 def test_log_priors_and_targets_keep_the_loss_where_they_say_nothing() -> None:
     """Log priors of 0 and one-hot targets change nothing; a class with prior 0 takes no part."""
     z, labels, prototypes = example()

@@ -25,7 +25,7 @@ SETTINGS = {
     "ESupCon": [
         {},
         {"temperature": 0.3, "prototype_weight": 5.0},
-        {"prototype_temperature": 0.2, "prototype_share": 0.4, "prototype_average": "sample"},
+        {"prototype_temperature": 0.2, "prototype_share": 0.4, "prototype_average": "sample", "contrast_weight": 0.3},
     ],
 }
 

@@ -76,6 +76,8 @@ TRAIN_CHANGES: dict[str, Any] = {
     "prototype_share": 0.7,
     "prototype_average": "sample",
     "label_smoothing": 0.7,
+    "contrast_weight": 0.7,
+    "logit_adjustment": 0.7,
     "neck": "norm",
     "train_blocks": 7,
     "cached_views": 7,
@@ -116,7 +118,7 @@ def test_stage_key_is_equal_for_methods_that_share_their_first_stage() -> None:
     keys: dict[str | None, set[str]] = {}
     for method in METHODS:
         keys.setdefault(run({"method": method}).stage_key, set()).add(method)
-    assert keys.pop(None) == {"ce", "esupcon"}
+    assert keys.pop(None) == {"ce", "esupcon", "supcon_cosine_ce"}
     assert sorted(map(sorted, keys.values())) == [["spce", "spce_m"], ["supcon_ce", "supcon_ce_n", "supcon_tt"]]
     assert [m for m in METHODS if run({"method": m}).reuses_first_stage] == ["supcon_ce", "supcon_ce_n", "spce_m"]
     for name, value in {**CHANGES, "source": "elsewhere"}.items():
@@ -189,6 +191,8 @@ def test_spec_needs_no_torch() -> None:
         ({}, {"method": "ce", "temperature": 0.5}),
         ({}, {"spce_average": "batch"}),
         ({}, {"label_smoothing": 0.1}),
+        ({}, {"method": "supcon_cosine_ce", "contrast_weight": 0.5}),
+        ({}, {"method": "spce", "logit_adjustment": 1.0}),
         ({}, {"projection_dim": 3}),
         ({}, {"optimizer": "adamw", "momentum": 0.5}),
         ({}, {"cached_views": 8}),

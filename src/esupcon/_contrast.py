@@ -17,6 +17,7 @@ derivatives (`create_graph=True`) and `torch.func` transforms use plain operatio
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -69,6 +70,7 @@ def contrastive_loss(
     prototype_weight: Tensor | None,
     temperature: float,
     prototype_temperature: float,
+    contrast_weight: float = 1.0,
     *,
     anchors: Tensor | slice | None = None,
     log_priors: Tensor | None = None,
@@ -78,19 +80,21 @@ def contrastive_loss(
     """Return sum_i [ w_i (lse_i - 1/|P_i| sum_{p in P_i} s(z_i, z_p)) + v_i l_pt(z_i, theta_{y_i}) ].
 
     `z` (n, d) and `prototypes` (K, d) are raw vectors, y = `ids` the classes of the samples, `counts` their sizes.
-    The weights w and v are given by class. `anchors` restricts the outer sum to some rows.
+    The weights w and v are given by class. `contrast_weight` multiplies the samples in the denominator of l_pt.
+    `anchors` restricts the outer sum to some rows.
     """
     tensors = (z, prototypes, ids, counts, supcon_weight, prototype_weight)
+    settings = (temperature, prototype_temperature, contrast_weight)
     # exp(64) summed over 10^9 rows is below the largest float32, and exp(-64) is a normal number.
     fits = 1 / min(temperature, prototype_temperature) <= (300.0 if z.dtype == torch.float64 else 64.0)
     if by_hand and fits and anchors is None and log_priors is None and targets is None and not _in_transform():
         loss: Tensor
         if torch.compiler.is_compiling():
-            loss = _loss_operator(*tensors, temperature, prototype_temperature)[0]
+            loss = _loss_operator(*tensors, *settings)[0]
         elif torch.is_grad_enabled():  # costs less than the operator
-            loss = _ContrastiveLoss.apply(*tensors, temperature, prototype_temperature)  # type: ignore[no-untyped-call]
+            loss = _ContrastiveLoss.apply(*tensors, *settings)  # type: ignore[no-untyped-call]
         else:
-            loss = _loss_and_gradients(*tensors, temperature, prototype_temperature, gradients=False)[0]
+            loss = _loss_and_gradients(*tensors, *settings, gradients=False)[0]
         return loss
     rows = unit = unit_rows(z)
     own = torch.arange(len(z), device=z.device)
@@ -104,7 +108,8 @@ def contrastive_loss(
     loss = torch.dot(lse, supcon_weight[ids]) - torch.dot(similarity, _pull(counts, supcon_weight, temperature)[ids])
     if prototypes is None or prototype_weight is None:
         return loss
-    l_pt = prototype_losses(rows, lse, unit_rows(prototypes), ids, prototype_temperature, log_priors, targets)
+    theta = unit_rows(prototypes)
+    l_pt = prototype_losses(rows, lse, theta, ids, prototype_temperature, contrast_weight, log_priors, targets)
     return loss + torch.dot(l_pt, prototype_weight[ids])
 
 
@@ -114,6 +119,7 @@ def prototype_losses(
     theta: Tensor,
     ids: Tensor,
     temperature: float,
+    contrast_weight: float,
     log_priors: Tensor | None,
     targets: Tensor | None = None,
 ) -> Tensor:
@@ -121,7 +127,9 @@ def prototype_losses(
     if log_priors is not None:  # one more coordinate; finite, because 0 times infinity is NaN
         prior = log_priors.to(theta.dtype).clamp_min(-1e4) * temperature
         theta, rows = torch.cat([theta, prior[:, None]], 1), torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
-    normaliser = torch.logaddexp(lse, logsumexp(rows, theta, temperature))
+    normaliser = logsumexp(rows, theta, temperature)
+    if contrast_weight > 0:
+        normaliser = torch.logaddexp(lse + math.log(contrast_weight), normaliser)
     if targets is None:
         return normaliser - (rows * theta.index_select(0, ids)).sum(1) / temperature
     return normaliser * targets.sum(1) - (rows * (targets @ theta)).sum(1) / temperature
@@ -226,6 +234,7 @@ def _loss_and_gradients(
     prototype_weight: Tensor | None,
     temperature: float,
     prototype_temperature: float,
+    contrast_weight: float,
     *,
     gradients: bool = True,
 ) -> list[Tensor]:
@@ -249,11 +258,11 @@ def _loss_and_gradients(
         for strip, s in _strips(unit, theta, prototype_temperature, None):
             own = ids[strip, None]
             loss -= torch.dot(s.gather(1, own).view(-1), v[strip])
-            total = s.exp_().sum(1).add_(exponentials[strip])
+            total = s.exp_().sum(1).add_(exponentials[strip], alpha=contrast_weight)
             loss += torch.dot(total.log(), v[strip])
             if gradients:
                 share = v[strip] / total
-                pair_weight[strip].add_(share)
+                pair_weight[strip].add_(share, alpha=contrast_weight)
                 p = s.mul_(share[:, None]).scatter_add_(1, own, -v[strip, None])
                 grad_unit[strip].addmm_(p, theta, alpha=1 / prototype_temperature)
                 grad_theta.addmm_(p.T, unit[strip], alpha=1 / prototype_temperature)
@@ -436,8 +445,9 @@ def _loss_operator(
     prototype_weight: Tensor | None,
     temperature: float,
     prototype_temperature: float,
+    contrast_weight: float,
 ) -> list[Tensor]:
-    settings = (ids, counts, supcon_weight, prototype_weight, temperature, prototype_temperature)
+    settings = (ids, counts, supcon_weight, prototype_weight, temperature, prototype_temperature, contrast_weight)
     return _loss_and_gradients(z, prototypes, *settings)
 
 
@@ -448,7 +458,7 @@ def _(z: Tensor, prototypes: Tensor | None, *_: Any) -> list[Tensor]:
 
 def _loss_operator_backward(ctx: Any, grads: list[Tensor]) -> tuple[Tensor | None, ...]:
     gradients = [g * grads[0] for g in ctx.saved_tensors]
-    return *gradients, *[None] * (8 - len(gradients))
+    return *gradients, *[None] * (9 - len(gradients))
 
 
 _loss_operator.register_autograd(

@@ -161,6 +161,7 @@ def prototype_loss(
     *,
     temperature: float = 0.1,
     prototype_temperature: float | None = None,
+    contrast_weight: float = 1.0,
     log_priors: Tensor | None = None,
     anchors: Anchors = None,
     check_finite: bool = False,
@@ -170,17 +171,20 @@ def prototype_loss(
     Shape (n,), one value per sample. Equal to log(e^CE + e^SupCon - 1), a smooth maximum of the cross entropy
     of sample i and of its SupCon loss with theta_{y_i} as the positive. `prototype_temperature` divides the
     similarities to prototypes; None: the same as `temperature`. `log_priors` (K,) are added to these quotients, in both
-    places (logit adjustment); a class with prior 0 takes no part.
+    places (logit adjustment); a class with prior 0 takes no part. `contrast_weight` multiplies the sum over samples:
+    with 0 the loss is the cross entropy of a `PrototypeHead`.
     """
     temperature = check_number("temperature", temperature)
     prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)
+    contrast_weight = check_number("contrast_weight", contrast_weight, least=0)
     z, prototypes = _same_dtype(z, prototypes, check_finite)
     _check_shape("log_priors", log_priors, (len(prototypes),))
     ids, *_ = count_classes(labels, len(z), len(prototypes))
     unit = unit_rows(z)
     rows, own = _take(unit, anchors), _take(torch.arange(len(z), device=z.device), anchors)
     lse = logsumexp(rows, unit, temperature, own)
-    return prototype_losses(rows, lse, unit_rows(prototypes), ids[own], prototype_temperature, log_priors)
+    theta = unit_rows(prototypes)
+    return prototype_losses(rows, lse, theta, ids[own], prototype_temperature, contrast_weight, log_priors)
 
 
 @without_autocast
@@ -194,6 +198,7 @@ def esupcon_loss(
     prototype_temperature: float | None = None,
     prototype_share: float | None = None,
     prototype_average: PrototypeAverage = "class",
+    contrast_weight: float = 1.0,
     log_priors: Tensor | None = None,
     targets: Tensor | None = None,
     anchors: Anchors = None,
@@ -208,18 +213,17 @@ def esupcon_loss(
     is there: l_SupCon over the samples that have a positive; l_pt over all samples (`prototype_average="sample"`),
     or first within each class and then over the classes in the batch (`"class"`).
 
-    `prototype_temperature` and `log_priors` act on the prototypes as in `prototype_loss`. `targets` (n, K), rows of
-    which sum to 1, are soft labels for l_pt averaged over samples: it becomes `sum_k targets_ik l_pt(z_i, theta_k)`.
+    `prototype_temperature`, `contrast_weight` and `log_priors` act on l_pt as in `prototype_loss`. `targets` (n, K),
+    rows of which sum to 1, are soft labels for it: l_pt of a sample becomes `sum_k targets_ik l_pt(z_i, theta_k)`.
     """
     temperature = check_number("temperature", temperature)
     prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)
+    contrast_weight = check_number("contrast_weight", contrast_weight, least=0)
     check_prototype_share(prototype_weight, prototype_share, prototype_average)
     z, prototypes = _same_dtype(z, prototypes, check_finite)
     n, n_classes = len(z), len(prototypes)
     _check_shape("log_priors", log_priors, (n_classes,))
     _check_shape("targets", targets, (n, n_classes))
-    if targets is not None and prototype_average != "sample":
-        raise ValueError("targets need prototype_average='sample' and a prototype_share; got 'class'. Pass both.")
     ids, counts, n_alone = count_classes(labels, n, n_classes, needs_pair=True)
     supcon_weight = (counts != 1).to(z.dtype)
     sizes = torch.ones_like(counts) if prototype_average == "sample" else counts.clamp_min(1)
@@ -231,7 +235,8 @@ def esupcon_loss(
         supcon_weight = supcon_weight * (1 - prototype_share) / (n - n_alone)
         weight = weight * prototype_share / n_averaged
     targets = None if targets is None else targets.to(z.dtype)
-    arguments = (z, prototypes, ids, counts, supcon_weight, weight, temperature, prototype_temperature)
+    settings = (temperature, prototype_temperature, contrast_weight)
+    arguments = (z, prototypes, ids, counts, supcon_weight, weight, *settings)
     return contrastive_loss(*arguments, anchors=anchors, log_priors=log_priors, targets=targets)
 
 

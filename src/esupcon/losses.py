@@ -71,6 +71,7 @@ class ESupConLoss(_Loss):
         prototype_temperature: float | None = None,
         prototype_share: float | None = None,
         prototype_average: PrototypeAverage = "class",
+        contrast_weight: float = 1.0,
     ) -> None:
         super().__init__()
         check_prototype_share(prototype_weight, prototype_share, prototype_average)
@@ -80,6 +81,7 @@ class ESupConLoss(_Loss):
         self.prototype_temperature = prototype_temperature
         self.prototype_share = prototype_share
         self.prototype_average: PrototypeAverage = prototype_average
+        self.contrast_weight = check_number("contrast_weight", contrast_weight, least=0)
 
     def forward(
         self,
@@ -99,6 +101,7 @@ class ESupConLoss(_Loss):
             prototype_temperature=self.prototype_temperature,
             prototype_share=self.prototype_share,
             prototype_average=self.prototype_average,
+            contrast_weight=self.contrast_weight,
             log_priors=log_priors,
             targets=targets,
         )

@@ -1,4 +1,4 @@
-"""The seven training methods as data: which loss is computed on which output, and which parts it trains.
+"""The training methods as data: which loss is computed on which output, and which parts it trains.
 
 The encoder computes the embedding, the projector maps it to a projection that only some losses use, and the head turns
 the embedding into logits. Each stage of a method minimises the sum of its terms and trains the named parts. All other
@@ -25,6 +25,7 @@ class Term:
     detach: bool = False  # stop the gradient at the output, so that only the head is trained by this term
     weight: float = 1.0
     reads_head: bool = True  # whether the loss uses prototypes or logits; False lets methods share an encoder
+    share: Literal["prototypes", "samples"] | None = None  # multiply by `prototype_share`, or by what it leaves
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,27 @@ PAPER_METHODS = (
         stages=(Stage((Term("esupcon", on="embedding"),), trains=("encoder", "head")),),
     ),
 )
-#: The known methods by key: the seven of the paper, and those that were registered.
-METHODS: dict[str, Method] = {method.key: method for method in PAPER_METHODS}
+#: The paper's methods, and those that we add to them.
+BUILT_IN_METHODS = (
+    *PAPER_METHODS,
+    Method(
+        key="supcon_cosine_ce",
+        title="SupCon & CE(n)",
+        summary="One stage, no projector: SupCon on the embedding and cross entropy of the prototypes train both.",
+        head="prototype",
+        stages=(
+            Stage(
+                (
+                    Term("supcon", on="embedding", reads_head=False, share="samples"),
+                    Term("ce", on="logits", share="prototypes"),
+                ),
+                trains=("encoder", "head"),
+            ),
+        ),
+    ),
+)
+#: The known methods by key: those above, and those that were registered.
+METHODS: dict[str, Method] = {method.key: method for method in BUILT_IN_METHODS}
 
 
 def register(method: Method) -> Method:

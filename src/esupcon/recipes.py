@@ -155,8 +155,10 @@ def recommend(
         mirrored = augmentation in _MIRRORING and shape[0] == 3
         why = "mirrors" if mirrored else "does not mirror"
         chosen["test_time_flip"] = mirrored, f"the augmentation {augmentation} {why} images"
-    dropped, losses = set(named), {term.loss for stage in METHODS[asked.method].stages for term in stage.terms}
-    if "esupcon" not in losses or "prototype_weight" in named:  # which the share would replace
+    dropped, terms = set(named), [term for stage in METHODS[asked.method].stages for term in stage.terms]
+    losses = {term.loss for term in terms}
+    shared = "esupcon" in losses or any(term.share for term in terms)
+    if not shared or "prototype_weight" in named:  # which the share would replace
         dropped |= _SHARE.keys()
     if "ce" not in losses:
         dropped.add("label_smoothing")

@@ -45,14 +45,20 @@ class TrainSpec(BaseModel):
         None, ge=1e-6, le=1e6, description="Temperature of similarities to prototypes (default: as temperature)."
     )
     prototype_share: float | None = Field(
-        None, ge=0, le=1, description="Share of the prototype term of esupcon (default: as in the paper)."
+        None, ge=0, le=1, description="Share of the prototypes in the loss (default: as in the paper)."
     )
     prototype_average: Literal["class", "sample"] = Field(
         "class", description="Mean of the prototype term: over classes, as in the paper, or over samples."
     )
+    contrast_weight: float = Field(
+        1.0, ge=0, description="Weight of the samples in the prototype term of esupcon; 0: cross entropy."
+    )
     prototype_lr: float = Field(1.0, gt=0, description="Rate of the prototypes relative to the encoder's.")
     spce_average: Literal["class", "batch"] = Field("class", description="SPCE average: class, or batch (literal 1/N).")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="Label smoothing of ce.")
+    logit_adjustment: float = Field(
+        0.0, ge=0, le=2, description="Times the log class shares are added to logits in training; 1: balanced."
+    )
     neck: Literal["none", "norm", "linear"] = Field(
         "none", description="After the encoder: none, norm (centre and scale) or linear (norm and a linear map)."
     )
@@ -98,6 +104,17 @@ class TrainSpec(BaseModel):
         if self.prototype_share is None and self.prototype_average == "sample":
             raise ValueError("prototype_average 'sample' needs a prototype_share; set it, for example to 0.5")
         return self
+
+    @model_validator(mode="after")
+    def _one_remedy_of_imbalance(self) -> Self:
+        if self.logit_adjustment and self.class_weight is not None:
+            raise ValueError("class_weight 'balanced' leaves no class shares for logit_adjustment; set one of them")
+        return self
+
+    @property
+    def prior_correction(self) -> float:
+        """How far training corrects for unequal classes: 0 not at all, 1 so that the logits are for equal ones."""
+        return 1.0 if self.class_weight == "balanced" else self.logit_adjustment
 
     def stage_lr(self, stage: Stage, batch_size: int) -> float:
         """Return the peak learning rate of a stage.
@@ -172,16 +189,20 @@ class RunSpec(BaseModel):
     def check_used(self, train: TrainSpec) -> None:
         """Raise a ValueError if a setting that this run names changes nothing; `train` are the resolved settings."""
         method = METHODS[train.method]
-        losses = {term.loss for stage in method.stages for term in stage.terms}
+        terms = [term for stage in method.stages for term in stage.terms]
+        losses = {term.loss for term in terms}
+        shared = "esupcon" in losses or any(term.share for term in terms)
         with_method, with_optimizer = f"with method {train.method}", f"with optimizer {train.optimizer}"
         idle: dict[str, tuple[bool, str]] = {
             **dict.fromkeys(
-                ("prototype_weight", "prototype_share", "prototype_average"), ("esupcon" not in losses, with_method)
+                ("prototype_weight", "prototype_average", "contrast_weight"), ("esupcon" not in losses, with_method)
             ),
+            "prototype_share": (not shared, with_method),
             **dict.fromkeys(("prototype_temperature", "prototype_lr"), (method.head != "prototype", with_method)),
             "temperature": (losses == {"ce"} and method.head == "linear", with_method),
             "spce_average": ("spce" not in losses, with_method),
             "label_smoothing": ("ce" not in losses, with_method),
+            "logit_adjustment": (not losses & {"ce", "esupcon"}, with_method),
             "projection_dim": (not method.projector, with_method),
             "momentum": (train.optimizer != "sgd", with_optimizer),
             "weight_decay": (train.optimizer == "muon", with_optimizer),

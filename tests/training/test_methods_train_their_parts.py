@@ -18,6 +18,7 @@ EXPECTED = {
     "spce": [{"encoder", "head"}],
     "spce_m": [{"encoder"}],
     "esupcon": [{"encoder", "head"}],
+    "supcon_cosine_ce": [{"encoder", "head"}],
 }
 
 
@@ -61,6 +62,16 @@ def test_detached_tightness_does_not_steer_the_encoder() -> None:
     with_term, without = (fit(quick_spec(method=key, epochs=1), blobs()) for key in ("spce", "spce_m"))
     for a, b in zip(with_term.network.encoder.parameters(), without.network.encoder.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_separate_terms_are_esupcon_without_samples_in_the_prototype_term() -> None:
+    settings = {"precision": "64", "temperature": 0.2, "prototype_temperature": 0.1, "logit_adjustment": 0.5}
+    separate = fit(quick_spec(method="supcon_cosine_ce", prototype_share=0.3, **settings), blobs())
+    shares = {"prototype_share": 0.3, "prototype_average": "sample", "contrast_weight": 0.0}
+    joint = fit(quick_spec(**shares, **settings), blobs())
+    for a, b in zip(separate.network.parameters(), joint.network.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+    assert [line["loss"] for line in separate.history] == pytest.approx([line["loss"] for line in joint.history])
 
 
 def test_class_means_head_holds_the_means_of_unit_embeddings() -> None:

@@ -26,7 +26,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from esupcon._console import printable
 from esupcon._io import first_error
 from esupcon.data import DataOptions
-from esupcon.methods import METHODS
+from esupcon.methods import METHODS, PAPER_METHODS
 from esupcon.spec import RunSpec, TrainSpec
 
 #: Every training setting of the paper's tables. They do not follow the defaults of TrainSpec, which may improve.
@@ -37,6 +37,7 @@ SETTINGS: dict[str, Any] = {
     **{"projection_dim": 128, "augmentation": "auto", "precision": "auto", "threads": 1, "compile": False},
     **{"class_weight": None, "patience": None, "encoder_lr": 1.0, "schedule": "cosine", "label_smoothing": 0.0},
     **{"prototype_temperature": None, "prototype_share": None, "prototype_average": "class", "neck": "none"},
+    **{"contrast_weight": 1.0, "logit_adjustment": 0.0},
     **{"train_blocks": None, "cached_views": 4, "test_time_flip": False},
 }
 MAX_RUNS = 20_000
@@ -128,7 +129,7 @@ class Table(Record):
     paper: str = ""
     measure: Literal["accuracy", "held_out", "ece", "cost", "study"] = "accuracy"
     baseline: str = "ce"
-    methods: Words = tuple(METHODS)
+    methods: Words = tuple(method.key for method in PAPER_METHODS)
     contestants: dict[str, Contestant] = {}
     recipe: bool = False
     modules: Words = ()

@@ -86,7 +86,8 @@ def take_step(
     prototypes = run.network.head.weight if isinstance(run.network.head, PrototypeHead) else None
 
     def loss_of(outputs: dict[str, Tensor]) -> Tensor:
-        batch = gather(fabric, outputs, labels[own], prototypes=prototypes, n_classes=run.data.n_classes)
+        about = {"prototypes": prototypes, "n_classes": run.data.n_classes, "log_priors": run.log_priors}
+        batch = gather(fabric, outputs, labels[own], **about)
         losses.update(term_losses(stage, batch, spec))
         first, *others = losses.values()
         return sum(others, start=first) * fabric.world_size  # gradients are averaged; their sum is wanted

@@ -22,6 +22,7 @@ from esupcon._io import append_line, write_bytes
 from esupcon.doctor import LOSSES as WATCHED_LOSSES
 from esupcon.doctor import Finding, Watch
 from esupcon.methods import Stage, Term
+from esupcon.training.objective import term_weight
 from esupcon.training.result import HISTORY_FILE, TENSORBOARD_FOLDER, TIMING_FILE
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Monitor:
         run, spec, n_steps = self.run, self.run.spec, self.run.n_steps(stage)
         weights: dict[str, float] = {}
         for term in stage.terms:
-            weights[term.loss] = weights.get(term.loss, 0.0) + term.weight
+            weights[term.loss] = weights.get(term.loss, 0.0) + term_weight(term, spec)
         self.watch: Watch | None = None  # for custom losses, whose range is unknown
         if set(weights) <= set(WATCHED_LOSSES):
             self.watch = Watch(

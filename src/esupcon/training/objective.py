@@ -19,13 +19,15 @@ from esupcon.training.batches import derive_seed, seed_layers
 class BatchOutputs:
     """What a loss reads: outputs by name with one row for each view of each image, labels, and prototypes.
 
-    With several processes these are the rows of all of them, and `anchors` are the rows of this one.
+    `log_priors` (K,) are added to logits in training. With several processes these are the rows of all of them, and
+    `anchors` are the rows of this one.
     """
 
     outputs: dict[str, Tensor]
     labels: Tensor
     prototypes: Tensor | None = None  # of a prototype head
     n_classes: int | None = None
+    log_priors: Tensor | None = None
     anchors: Anchors = None
 
     @property
@@ -40,6 +42,7 @@ class BatchOutputs:
 
 def _ce(logits: Tensor, batch: BatchOutputs, spec: TrainSpec) -> Tensor:
     own = logits[batch.rows] if logits.dtype == torch.float64 else logits[batch.rows].float()
+    own = own if batch.log_priors is None else own + batch.log_priors.to(own.dtype)
     options = {"reduction": "sum", "label_smoothing": spec.label_smoothing}
     return nn.functional.cross_entropy(own, batch.labels[batch.rows], **options) / len(logits)  # type: ignore[arg-type]
 
@@ -68,6 +71,8 @@ def _esupcon(z: Tensor, batch: BatchOutputs, spec: TrainSpec) -> Tensor:
         prototype_temperature=spec.prototype_temperature,
         prototype_share=spec.prototype_share,
         prototype_average=spec.prototype_average,
+        contrast_weight=spec.contrast_weight,
+        log_priors=batch.log_priors,
         anchors=batch.anchors,
     )
 
@@ -107,12 +112,18 @@ def check_losses(stages: tuple[Stage, ...]) -> None:
         raise ValueError(f"a loss must be one of {', '.join(LOSSES)}, or registered; got {', '.join(unknown)}.")
 
 
+def term_weight(term: Term, spec: TrainSpec) -> float:
+    """Return the factor of a term; terms that divide the loss by `prototype_share` have equal shares by default."""
+    share = 0.5 if spec.prototype_share is None else spec.prototype_share
+    return term.weight * {None: 1.0, "prototypes": share, "samples": 1 - share}[term.share]
+
+
 def term_losses(stage: Stage, batch: BatchOutputs, spec: TrainSpec) -> dict[Term, Tensor]:
     """Return weight * loss of each term of a stage."""
     losses: dict[Term, Tensor] = {}
     for term in stage.terms:
         z = batch.outputs[term.on]
-        loss = term.weight * LOSSES[term.loss](z.detach() if term.detach else z, batch, spec)
+        loss = term_weight(term, spec) * LOSSES[term.loss](z.detach() if term.detach else z, batch, spec)
         losses[term] = losses[term] + loss if term in losses else loss
     return losses
 

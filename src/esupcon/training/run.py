@@ -35,7 +35,7 @@ from esupcon.classifier.classifier import Classifier, evaluating
 from esupcon.classifier.preprocessing import Rows
 from esupcon.doctor import Finding, check_data
 from esupcon.heads import class_means
-from esupcon.methods import PAPER_METHODS, Method, Stage, get_method
+from esupcon.methods import BUILT_IN_METHODS, Method, Stage, get_method
 from esupcon.models import FastEncoder, Network, build_network, split_encoder
 from esupcon.models.fast import WHITENING_IMAGES
 from esupcon.models.pretrained import EfficientNetLite0
@@ -139,6 +139,11 @@ class Run:
         self.monitors = [Monitor(self)]
         self._drawn: dict[int, tuple[Rows, NDArray[np.int64]]] = {}
         self.resumed_state: dict[str, Any] | None = None  # of a checkpoint inside a stage, until that stage begins
+        self.log_priors: Tensor | None = None  # added to logits in training
+        if self.spec.logit_adjustment:
+            counts = torch.bincount(torch.from_numpy(self.data.y), minlength=self.data.n_classes)
+            shares = counts.clamp_min(1).double() / len(self.data.y)  # an absent class counts as one sample
+            self.log_priors = (self.spec.logit_adjustment * shares.log()).to(self.fabric.device)
 
     @property
     def spec(self) -> TrainSpec:
@@ -514,7 +519,7 @@ def digest_objects(
     covered by `asked.plugins` if they come from there.
     """
     method, custom = get_method(asked.train.method), []
-    if not asked.plugins and method not in PAPER_METHODS:
+    if not asked.plugins and method not in BUILT_IN_METHODS:
         custom.append(repr(method))
         for name in dict.fromkeys(term.loss for stage in method.stages for term in stage.terms):
             try:
