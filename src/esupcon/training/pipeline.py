@@ -38,7 +38,7 @@ from esupcon.probability import (
 )
 from esupcon.probability.calibration import FEW_SAMPLES
 from esupcon.recipes import INSTALL_PRETRAINED, Recipe, photo_side, recommend
-from esupcon.spec import RunSpec
+from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training.batches import TrainData
 from esupcon.training.devices import n_processes, rank, torch_threads
 from esupcon.training.estimate import announce, fit_into
@@ -325,7 +325,7 @@ def _calibrate(
     """
     data, spec, classifier = fitted.data, fitted.spec, fitted.classifier
     counts = tuple(np.bincount(data.y, minlength=data.n_classes).tolist())
-    classifier.calibration = Calibration(class_counts=counts, balanced=spec.class_weight == "balanced")
+    classifier.calibration = Calibration(class_counts=counts, balanced=spec.prior_correction == 1)
     with predicting(classifier):
         if remember:
             classifier.remember(data.x, data.y, most_values=MAX_EXAMPLE_VALUES)
