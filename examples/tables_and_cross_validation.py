@@ -50,14 +50,14 @@ found = {
     ),
 }
 found["calibrated on 150 rows"].calibrate(X_more, y_more)
-errors = {}
+losses = {}
 for name, model in found.items():
     probabilities = model.predict_proba(X_test)
     codes = (y_test == model.classes_[1]).astype(int)
-    errors[name] = expected_calibration_error(probabilities, codes)
-    nll = negative_log_likelihood(probabilities, codes)
+    error = expected_calibration_error(probabilities, codes)
+    losses[name] = negative_log_likelihood(probabilities, codes)
     temperature = model.calibration_temperature_
-    print(f"{name:22}  temperature {temperature:.2f}, ECE {100 * errors[name]:.1f} %, log loss {nll:.3f}")
+    print(f"{name:22}  temperature {temperature:.2f}, ECE {100 * error:.1f} %, log loss {losses[name]:.3f}")
 
 # %% [markdown]
 # Then a search over settings, as with any estimator. The test rows are not used in it. Accuracy does not depend on

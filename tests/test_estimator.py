@@ -30,7 +30,7 @@ from estimator_data import blobs, digit_images, quick
 from esupcon import ContrastiveClassifier
 from esupcon._io import read_sealed_json, write_sealed_json
 from esupcon.methods import METHODS
-from esupcon.probability import auroc, negative_log_likelihood
+from esupcon.probability import adapt_to_priors, auroc, negative_log_likelihood
 
 # --- scikit-learn ----------------------------------------------------------------------------------------------------
 
@@ -244,6 +244,27 @@ def test_balanced_drawing_helps_the_rare_class() -> None:
     assert gain > 0.05
     np.testing.assert_allclose(plain.priors_, [0.95, 0.05])
     np.testing.assert_allclose(balanced.priors_, [0.5, 0.5])
+
+
+def test_priors_are_those_that_probabilities_are_for_and_are_saved(tmp_path) -> None:
+    X, y = blobs(200, centers=2)
+    X = X + np.random.default_rng(0).normal(0, 4, X.shape)
+    rows = np.concatenate([np.flatnonzero(y == 0), np.flatnonzero(y == 1)[:25]])
+    plain, equal, given = (
+        quick(auto_calibrate=True, priors=priors).fit(X[rows], y[rows])
+        for priors in ("training", "balanced", {0: 0.25, 1: 0.75})
+    )
+    assert plain.target_priors_ is None
+    for other, target in ((equal, [0.5, 0.5]), (given, [0.25, 0.75])):
+        assert other.calibration_temperature_ == plain.calibration_temperature_
+        expected = adapt_to_priors(plain.predict_proba(X), plain.priors_, target)
+        np.testing.assert_allclose(other.predict_proba(X), expected, atol=1e-9)
+        loaded = esupcon.load(other.save(tmp_path / str(target[0])))
+        assert loaded.get_params()["priors"] == other.priors
+        np.testing.assert_array_equal(loaded.predict_proba(X), other.predict_proba(X))
+    assert "| 1 | 0.75 |" in (tmp_path / "0.25" / "README.md").read_text()
+    with pytest.raises(ValueError, match="priors must be for the classes 0, 1; got one for 7"):
+        quick(priors={7: 1.0}).fit(X, y)
 
 
 def test_class_weights_multiply_posteriors() -> None:

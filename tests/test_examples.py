@@ -50,7 +50,8 @@ def _from_cross_entropy(scope: Scope) -> None:
 
 def _tables(scope: Scope) -> None:
     assert all(score.mean() > 0.9 for score in scope["scores"].values())
-    assert scope["errors"]["calibrated on 150 rows"] < scope["errors"]["not calibrated"]
+    for name in ("calibrated by fit", "calibrated on 150 rows"):
+        assert scope["losses"][name] < scope["losses"]["not calibrated"]
     assert scope["search"].score(scope["X_test"], scope["y_test"]) > 0.85
     assert scope["width"] == scope["chained"][0].transform(scope["X_test"]).shape[1]
 

@@ -49,6 +49,7 @@ CHANGES: dict[str, Any] = {
     "noise_kind": "pair",
     "validation_fraction": 0.1,
     "cross_fit": True,
+    "priors": "balanced",
     "plugins": {"mine": "0" * 64},
     "processes": 2,
     "objects": "f" * 12,

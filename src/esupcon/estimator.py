@@ -39,7 +39,7 @@ from esupcon.classifier.preprocessing import ImagePreprocessing, Preprocessing, 
 from esupcon.data.augmentations import AUGMENTATIONS
 from esupcon.methods import METHODS
 from esupcon.models import resolve_encoder
-from esupcon.probability import Calibration, fit_calibration
+from esupcon.probability import Calibration, Priors, fit_calibration
 from esupcon.probability.calibration import FEW_SAMPLES
 from esupcon.recipes import Recipe, photo_side, recommend
 from esupcon.spec import RunSpec, TrainSpec
@@ -83,6 +83,10 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     augmentation : how views are made: auto, or the name of an augmentation
     class_weight : "balanced" draws every class equally often in training. A dict {label: weight} multiplies the
         posterior of a class by its weight, which is what training with weighted samples converges to
+    priors : class shares that `predict` and `predict_proba` answer for: "training", those that training gave (of the
+        samples, or equal ones with ``class_weight="balanced"``), "balanced", equal ones, or a dict {label: share}.
+        Choose "balanced" if classes are rare among the samples but not where predictions are made, or if rare classes
+        count as much as frequent ones
     auto_calibrate : fit a temperature for `predict_proba` on samples held out from training
     validation_fraction : share held out for calibration and early stopping; if that is too few samples to calibrate
         on, all are trained on and the temperature is cross-fitted
@@ -101,7 +105,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     prototypes_ : unit vectors (K, d) in the space of `transform`; None for methods with a linear head
     calibration_ : how the temperature was found: "held-out", "cross-fitted", "given" or "none"
     calibration_temperature_ : divides the logits in `predict_proba`
-    priors_, target_priors_ : class shares that probabilities are for, in training and after `adapt_priors`
+    priors_, target_priors_ : class shares that training gave, and those that probabilities are for if they differ
     recipe_ : the settings of the last fit; print it to see the reason for each
     history_, findings_ : a record of each epoch, and the findings of the doctor
     n_iter_ : epochs trained
@@ -122,6 +126,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         "weight_decay": [Interval(Real, 0, None, closed="left"), None],
         "augmentation": [StrOptions({"auto", *AUGMENTATIONS})],
         "class_weight": [StrOptions({"balanced"}), dict, None],
+        "priors": [StrOptions({"training", "balanced"}), dict],
         "auto_calibrate": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "early_stopping": ["boolean"],
@@ -149,6 +154,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         weight_decay: float | None = None,
         augmentation: str = "auto",
         class_weight: str | Mapping[Any, float] | None = None,
+        priors: Priors = "training",
         auto_calibrate: bool = True,
         validation_fraction: float = 0.1,
         early_stopping: bool = False,
@@ -172,6 +178,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         self.weight_decay = weight_decay
         self.augmentation = augmentation
         self.class_weight = class_weight
+        self.priors = priors
         self.auto_calibrate = auto_calibrate
         self.validation_fraction = validation_fraction
         self.early_stopping = early_stopping
@@ -269,9 +276,8 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
             weights = tuple(float(self.class_weight.get(label, 1.0)) for label in labels)
             if not all(0 < weight < math.inf for weight in weights):
                 raise ValueError(f"class_weight must hold finite numbers above 0; got {dict(self.class_weight)}.")
-        return Calibration(
-            class_counts=tuple(counts.tolist()), class_weight=weights, balanced=self.class_weight == "balanced"
-        )
+        calibration = Calibration(class_counts=tuple(counts.tolist()), class_weight=weights)
+        return calibration.with_priors(self.priors, classes.tolist())
 
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral):
@@ -290,7 +296,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         return self._fitted().predict(self._checked(X), unknown=unknown)
 
     def predict_proba(self, X: Any) -> Floats:
-        """Return probabilities (n, K): calibrated, for the class shares of training or of `adapt_priors`."""
+        """Return probabilities (n, K): calibrated, for the class shares of `priors` or of `adapt_priors`."""
         return self._fitted().predict_proba(self._checked(X))
 
     def predict_log_proba(self, X: Any) -> Floats:
@@ -314,7 +320,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         self._fitted().calibrate(self._checked(X), y)
         return self
 
-    def adapt_priors(self, X: Any = None, *, priors: ArrayLike | Mapping[Any, float] | None = None) -> Self:
+    def adapt_priors(self, X: Any = None, *, priors: Priors | ArrayLike | None = None) -> Self:
         """Predict for other class shares, given or estimated from unlabelled X; see `Classifier.adapt_priors`."""
         self._fitted().adapt_priors(None if X is None else self._checked(X), priors=priors)
         return self
@@ -344,8 +350,9 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
             for name, value in self.get_params(deep=False).items()
             if value is None or isinstance(value, bool | int | float | str | tuple)
         }
-        if isinstance(self.class_weight, Mapping):
-            parameters["class_weight"] = [[label, float(weight)] for label, weight in self.class_weight.items()]
+        for name in ("class_weight", "priors"):
+            if isinstance(given := getattr(self, name), Mapping):
+                parameters[name] = [[label, float(value)] for label, value in given.items()]
         record = json.loads(json.dumps({"parameters": parameters, "history": self.history_}))  # tuples become lists
         classifier.about = ModelInfo(**{**dict(classifier.about or {}), **record})
         return classifier.save(path, overwrite=overwrite, examples=examples)
@@ -431,7 +438,7 @@ class _Task:
 
         if estimator.auto_calibrate:
             rng, held_part = np.random.default_rng(self.seed), held if hold_out else None
-            classifier.calibration = fit_calibration(self.calibration, self.codes, held_part, logits_of, rng)
+            classifier.calibration = fit_calibration(classifier.calibration, self.codes, held_part, logits_of, rng)
             if scores:
                 classifier.set_outlier_threshold(scores=np.concatenate(scores))
         return trained, recipe
@@ -476,7 +483,8 @@ class _Task:
             name = resolve_encoder(spec.encoder, preprocessing.input_shape)
             if data.is_table:  # cheap in float64, and then the outputs of a row do not depend on the rest of its batch
                 classifier.network.double()
-        classifier.classes_, classifier.calibration = self.classes, self.calibration
+        classifier.classes_ = self.classes
+        classifier.calibration = self.calibration.model_copy(update={"prior_correction": spec.prior_correction})
         classifier.about = ModelInfo(encoder=name, method=spec.method, settings=spec.model_dump())
         return fitted
 
@@ -524,8 +532,9 @@ def load(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> C
         return classifier
     parameters: dict[str, Any] = dict(classifier.about.parameters)
     try:
-        if isinstance(parameters.get("class_weight"), list):
-            parameters["class_weight"] = dict(parameters["class_weight"])
+        for name in ("class_weight", "priors"):
+            if isinstance(parameters.get(name), list):
+                parameters[name] = dict(parameters[name])
         if isinstance(parameters.get("image_size"), list):
             parameters["image_size"] = tuple(parameters["image_size"])
         if encoder is not None:

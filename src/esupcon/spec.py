@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from esupcon.data import DataOptions
 from esupcon.data.augmentations import AUGMENTATIONS
@@ -129,6 +129,14 @@ class TrainSpec(BaseModel):
         return stage.reference_lr * math.sqrt(batch_size / REFERENCE_BATCH)
 
 
+def _shares(value: Any) -> Any:
+    """Return ``cat=0.2,dog=0.8`` as a dict; any other value unchanged."""
+    if not isinstance(value, str) or "=" not in value:
+        return value
+    pairs = [part.rpartition("=") for part in value.split(",")]
+    return {name.strip(): share for name, _, share in pairs}
+
+
 class RunSpec(BaseModel):
     """One run: its data, its settings, and everything else that its result depends on.
 
@@ -152,6 +160,10 @@ class RunSpec(BaseModel):
     )
     cross_fit: bool = Field(
         False, description="Hold nothing out if that would be fewer than 100 samples; calibrate by cross-fitting."
+    )
+    priors: Annotated[Literal["training", "balanced"] | dict[str, float], BeforeValidator(_shares)] = Field(
+        "training",
+        description="Class shares that predictions are for: training, balanced (equal), or NAME=SHARE,NAME=SHARE,...",
     )
     train: TrainSpec
     plugins: dict[str, str] = Field(default_factory=dict, description="Custom modules by name, with their SHA-256.")

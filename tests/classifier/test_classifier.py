@@ -294,7 +294,10 @@ def test_priors_by_name_and_from_samples() -> None:
     np.testing.assert_allclose(classifier.adapt_priors().predict_proba(X), p, rtol=1e-12)
     for few in (X[:1], np.repeat(X[:1], 5, axis=0)):  # a handful of equal rows decides little
         assert max(classifier.adapt_priors(few).calibration.target_priors or ()) < 0.8
-    for wrong, message in (({"bat": 1.0}, "not one of the 3 classes"), ([0.5, 0.6, 0.7], "one per class")):
+    for wrong, message in (
+        ({"bat": 1.0}, "must be for the classes 'cat', 'dog', 'eel'; got one for 'bat'"),
+        ([0.5, 0.6, 0.7], "one per class"),
+    ):
         with pytest.raises(ValueError, match=message):
             classifier.adapt_priors(priors=wrong)
     with pytest.raises(ValueError, match="got both"):

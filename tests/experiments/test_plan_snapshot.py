@@ -20,7 +20,13 @@ ADDED_LATER: dict[str, Any] = {
     **{"threads": 1, "content": None, "processes": 1, "objects": None, "cross_fit": False, "encoder_lr": 1.0},
     **{"contrast_weight": 1.0, "logit_adjustment": 0.0},
     **{"schedule": "cosine", "label_smoothing": 0.0, "neck": "none", "train_blocks": None, "cached_views": 4},
-    **{"prototype_temperature": None, "prototype_share": None, "prototype_average": "class", "test_time_flip": False},
+    **{
+        "priors": "training",
+        "prototype_temperature": None,
+        "prototype_share": None,
+        "prototype_average": "class",
+        "test_time_flip": False,
+    },
 }
 
 

@@ -13,6 +13,7 @@ from esupcon.probability import (
     Calibration,
     CalibrationFigures,
     Predictions,
+    accuracy,
     adapt_to_priors,
     can_calibrate,
     estimate_priors,
@@ -21,6 +22,7 @@ from esupcon.probability import (
     fit_temperature,
     held_out_calibration,
     log_softmax,
+    measure_for_shares,
     negative_log_likelihood,
     paper_calibration,
     reliability_bins,
@@ -140,16 +142,6 @@ def test_smoothed_temperature_of_few_samples_makes_calibration_no_worse_on_avera
     assert np.mean(change["smoothed"]) < 0 < np.mean(change["plain"])
 
 
-def test_balance_gives_rare_classes_equal_weight() -> None:
-    rng = np.random.default_rng(0)
-    labels = np.repeat([0, 1], [500, 25])
-    logits = np.stack([np.zeros(525), np.where(labels == 1, 1.0, -4.0) + rng.normal(size=525)], axis=1)
-    plain, balanced = (smoothed_temperature(logits, labels, balance=b) for b in (False, True))
-    repeated = np.concatenate([np.arange(500), np.tile(np.arange(500, 525), 20)])
-    assert balanced == pytest.approx(fit_temperature(logits[repeated], labels[repeated]), rel=0.1)
-    assert abs(balanced / plain - 1) > 0.2
-
-
 @pytest.mark.parametrize("labels", [[0], [1, 1, 1]])
 def test_one_sample_or_one_class_is_refused_with_a_remedy(labels) -> None:
     logits = np.eye(2)[labels]
@@ -220,21 +212,80 @@ def test_probabilities_are_softmax_at_the_temperature() -> None:
     np.testing.assert_array_equal(extreme, [[1, 0], [1, 0]])
 
 
-@pytest.mark.parametrize("balanced", [False, True])
-def test_weights_and_priors_follow_bayes_rule_and_the_exported_bias(balanced: bool) -> None:
+@pytest.mark.parametrize("correction", [0.0, 0.5, 1.0])
+def test_weights_and_priors_follow_bayes_rule_and_the_exported_bias(correction: float) -> None:
     weight, counts, target = np.array([1.0, 2.0, 0.5]), np.array([30, 10, 60]), np.array([0.2, 0.2, 0.6])
     calibration = Calibration(
-        temperature=1.7, balanced=balanced, class_weight=tuple(weight), class_counts=tuple(counts.tolist())
+        temperature=1.7, prior_correction=correction, class_weight=tuple(weight), class_counts=tuple(counts.tolist())
     )
     weighted = softmax(LOGITS / 1.7 + np.log(weight))
     np.testing.assert_allclose(calibration.probabilities(LOGITS), weighted, atol=1e-12)
-    source = (np.ones(3) if balanced else counts) * weight
+    source = counts ** (1 - correction) * weight
     np.testing.assert_allclose(calibration.source_priors, source / source.sum())
     adapted = calibration.with_priors(target)
     expected = adapt_to_priors(weighted, source / source.sum(), target)
     np.testing.assert_allclose(adapted.probabilities(LOGITS), expected, atol=1e-12)
     np.testing.assert_allclose(softmax(LOGITS / 1.7 + adapted.bias(3)), expected, atol=1e-12)
+    corrected = adapted.corrected(Predictions(LOGITS, [0] * len(LOGITS)))
+    np.testing.assert_allclose(corrected.probabilities(1.7), expected, atol=1e-12)
     assert adapted.with_priors(None) == calibration
+
+
+def gaussians(n: int, shares: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return log densities of four Gaussian classes at n points, and their classes, which have these shares."""
+    centres = 1.5 * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    y = rng.choice(4, size=n, p=shares)
+    x = centres[y] + rng.normal(size=(n, 2))
+    return -0.5 * ((x[:, None] - centres) ** 2).sum(axis=2), y
+
+
+@pytest.mark.parametrize("correction", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("priors", ["balanced", (0.1, 0.1, 0.2, 0.6)])
+def test_probabilities_are_true_for_the_stated_priors_whatever_training_corrected(correction, priors) -> None:
+    """Logits with known posteriors, three times too large: temperature, then shift, gives the exact posteriors."""
+    counts, rng = np.array([3000, 600, 300, 100]), np.random.default_rng(0)
+    log_density, y = gaussians(20_000, counts / counts.sum(), rng)  # held out, with the shares of training
+    logits = 3 * (log_density + (1 - correction) * np.log(counts))
+    calibration = Calibration(class_counts=tuple(counts.tolist()), prior_correction=correction)
+    calibration = calibration.with_priors(priors).fit(logits, y, how="held-out")
+    assert calibration.temperature == pytest.approx(3, rel=0.05)
+    target = np.full(4, 0.25) if priors == "balanced" else np.array(priors)
+    new_density, new_y = gaussians(20_000, target, rng)
+    new_logits = 3 * (new_density + (1 - correction) * np.log(counts))
+    p, exact = calibration.probabilities(new_logits), softmax(new_density + np.log(target))
+    np.testing.assert_allclose(p, exact, atol=0.03)
+    assert expected_calibration_error(p, new_y) < 0.015
+    # The same figures can be found from samples that have other shares.
+    found, direct = measure_for_shares(calibration.probabilities(logits), y, target), (p, new_y)
+    assert found.accuracy == pytest.approx(accuracy(*direct), abs=0.02)
+    assert found.nll == pytest.approx(negative_log_likelihood(*direct), abs=0.04)
+    assert found.ece < 0.03
+    # Probabilities for the shares of training look miscalibrated on samples that are weighted to others.
+    assert measure_for_shares(softmax(log_density + np.log(counts)), y, target).ece > 3 * found.ece
+
+
+def test_priors_by_name_label_and_their_mistakes() -> None:
+    calibration = Calibration(class_counts=(30, 10, 0), prior_correction=1.0)
+    assert calibration.with_priors("balanced").target_priors == (0.5, 0.5, 0.0)
+    assert calibration.with_priors({"b": 0.8, "a": 0.2}, ["a", "b", "c"]).target_priors == (0.2, 0.8, 0.0)
+    assert calibration.with_priors("balanced").with_priors("training") == calibration
+    for wrong, message in (
+        ("equal", "training, balanced"),
+        ({"z": 1.0}, "one for 'z'"),
+        ({"a": 0.4}, "sum to 1"),
+    ):
+        with pytest.raises(ValueError, match=f"^priors must .*{message}"):
+            calibration.with_priors(wrong, ["a", "b", "c"])
+
+
+def test_figures_for_shares_weight_every_class_by_its_share() -> None:
+    p, y = np.array([[0.8, 0.2], [0.8, 0.2], [0.4, 0.6], [0.9, 0.1]]), [0, 0, 1, 1]
+    found = measure_for_shares(p, y, [0.2, 0.8])
+    assert found.accuracy == pytest.approx(0.2 + 0.4)
+    assert found.nll == pytest.approx(-0.2 * np.log(0.8) - 0.4 * np.log(0.6) - 0.4 * np.log(0.1))
+    assert found.ece == pytest.approx(0.2 * 0.2 + 0.4 * 0.4 + 0.4 * 0.9)
+    assert measure_for_shares([[0.5, 0.5], [1.0, 0.0]], [0, 1], [1.0, 0.0]).nll == pytest.approx(np.log(2))
+    assert measure_for_shares([[0.5, 0.5], [1.0, 0.0]], [0, 1], [0.9, 0.1]).nll is None
 
 
 def test_adapting_to_samples_uses_the_estimated_priors() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from esupcon.models import Network
 from esupcon.probability import (
     Calibration,
     Mahalanobis,
+    Priors,
     energy_score,
     fit_mahalanobis,
     knn_score,
@@ -241,21 +242,17 @@ class Classifier:
         self.set_outlier_threshold(rows)
         return self
 
-    def adapt_priors(self, X: Any = None, *, priors: ArrayLike | Mapping[Any, float] | None = None) -> Self:
+    def adapt_priors(self, X: Any = None, *, priors: Priors | ArrayLike | None = None) -> Self:
         """Predict for other class priors: for `priors`, or for those estimated from unlabelled X.
 
-        `priors` holds a share for each of `classes_`, or is a dict by label, in which absent classes have share 0.
-        Without arguments, restore the priors of training.
+        `priors` holds a share for each of `classes_`, or is a dict by label, in which absent classes have share 0, or
+        "balanced" for equal shares. "training", or no argument, restores the priors of training.
         """
         if X is not None and priors is not None:
             raise ValueError("adapt_priors takes samples or priors; got both. Pass one of them.")
-        if X is not None:
-            self.calibration = self.calibration.adapt(self.logits(X))
-            return self
-        if isinstance(priors, Mapping):
-            codes_of(class_array([*priors]), self.classes_)  # refuses labels that are not classes
-            priors = [priors.get(label, 0.0) for label in self.classes_.tolist()]
-        self.calibration = self.calibration.with_priors(priors)
+        before = self.calibration
+        adapted = before.with_priors(priors, self.classes_.tolist()) if X is None else before.adapt(self.logits(X))
+        self.calibration = adapted
         return self
 
     # --- What the training samples tell ------------------------------------------------------------------------------
@@ -426,7 +423,8 @@ class Classifier:
         for name, of_new in (("class_counts", np.bincount(codes)), ("class_weight", np.ones(len(new)))):
             if (of_known := getattr(self.calibration, name)) is not None:
                 update[name] = tuple(np.array([*of_known, *of_new])[order].tolist())
-        self.calibration = self.calibration.model_copy(update=update)
+        equal = len(set(self.calibration.target_priors or (0, 1))) == 1
+        self.calibration = self.calibration.model_copy(update=update).with_priors("balanced" if equal else "training")
         if (before := self.examples) is not None:
             mahalanobis = before.mahalanobis
             if mahalanobis is not None:

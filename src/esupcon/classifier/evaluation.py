@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from esupcon._console import Log, count
 from esupcon.classifier.classifier import Classifier
@@ -20,12 +21,15 @@ from esupcon.data.dataset import take_rows
 from esupcon.data.folders import image_files_below
 from esupcon.data.scenarios import Scenario, prepare
 from esupcon.probability import (
+    Calibration,
     CalibrationFigures,
     Figures,
     Predictions,
+    SharesFigures,
     calibration_diagram,
     held_out_calibration,
     measure,
+    measure_for_shares,
     paper_calibration,
     reliability_bins,
     reliability_diagram,
@@ -41,12 +45,19 @@ _FITTED_ON = {
     "test": "a stratified fifth of the test part",
     "all": "all",
 }
+#: How many times as frequent as the rarest class the most frequent one may be, to be called balanced.
+UNEQUAL = 2
 #: Image files that are decoded and predicted at a time.
 BATCH = 128
 
 
 class Evaluation(Record):
-    """Metrics of a model on a part of a data set; `calibrated` is None if the model is not calibrated."""
+    """Metrics of a model on a part of a data set; `calibrated` is None if the model is not calibrated.
+
+    `priors` are the class shares that the model predicts for, None: those that training gave. `by_shares` has metrics
+    for equal class shares and for those of the training samples if these differ by more than a factor of 2; they say
+    what the model would do if it predicted for these shares, on data that have them (see `measure_for_shares`).
+    """
 
     model: str
     data: str
@@ -55,6 +66,8 @@ class Evaluation(Record):
     calibrated: Figures | None
     calibrated_on: str | None
     classes_without_samples: tuple[str, ...]
+    priors: dict[str, float] | None = None
+    by_shares: dict[str, SharesFigures] = Field(default_factory=dict)
 
 
 class CalibrationOutcome(Record):
@@ -89,13 +102,11 @@ def evaluate(
     if part == "auto":
         part = "test" if data.record is not None or not data.dataset.test_drawn else "all"
     given, names, calibration = data.predictions(part), data.names, data.classifier.calibration
-    sides = [(given, 1.0)]
-    if calibration.how != "none":
-        bias = calibration.temperature * calibration.bias(len(names))
-        sides.append((Predictions(given.logits + bias, given.labels), calibration.temperature))
-    figures = [measure(one, names, temperature=temperature) for one, temperature in sides]
+    corrected, priors = calibration.corrected(given), calibration.target_priors
+    temperatures = [1.0, *([] if calibration.how == "none" else [calibration.temperature])]
+    figures = [measure(corrected, names, temperature=temperature) for temperature in temperatures]
     if plot is not None:
-        bins = [reliability_bins(one.probabilities(temperature), one.labels) for one, temperature in sides]
+        bins = [reliability_bins(corrected.probabilities(temperature), given.labels) for temperature in temperatures]
         after = None if len(figures) == 1 else figures[1].ece_interval
         reliability_diagram(*bins, interval=figures[0].ece_interval, after_interval=after, path=plot)
     present = np.unique(given.labels)
@@ -107,7 +118,21 @@ def evaluate(
         calibrated=figures[1] if len(figures) > 1 else None,
         calibrated_on=calibration.fitted_on,
         classes_without_samples=tuple(name for k, name in enumerate(names) if k not in present),
+        priors=None if priors is None else dict(zip(names, priors, strict=True)),
+        by_shares=_by_shares(calibration, given),
     )
+
+
+def _by_shares(calibration: Calibration, given: Predictions) -> dict[str, SharesFigures]:
+    """Return the metrics for equal class shares and for those of the training samples, if they are far from equal."""
+    shares = calibration.sample_priors
+    if shares is None or shares.max() <= UNEQUAL * shares[shares > 0].min():
+        return {}
+    found = {}
+    for name, target in (("balanced", (shares > 0) / (shares > 0).sum()), ("training", shares)):
+        p = calibration.with_priors(target).probabilities(given.logits)
+        found[name] = measure_for_shares(p, given.labels, target)
+    return found
 
 
 def calibrate(
@@ -125,7 +150,8 @@ def calibrate(
         the test part, as in the paper; each is measured on (the rest of) the test part. "all": fitted and measured on
         everything. "auto": held-out for the data that the classifier was trained on, else train, which is new to it.
 
-    A temperature that makes the log likelihood worse is not stored. One that is stored replaces the one before.
+    A temperature that makes the log likelihood worse is not stored. One that is stored replaces the one before. It is
+    fitted and measured for the class shares of the training samples, and holds for any other priors of the model.
     """
     _check_part("on", on, get_args(CalibrationPart))
     data = _LabelledData.load(model, source, reading, log)
@@ -140,11 +166,11 @@ def calibrate(
         log("The temperature is fitted and measured on the same data: the figures are optimistic.")
     fitted_on = f"{_FITTED_ON[on]} of {name}"
     measured_on = fitted_on if on == "all" else f"{'the rest of ' * (on == 'test')}the test part of {name}"
-    given = data.predictions(on)
+    given, offset = data.predictions(on), classifier.calibration.offset
     if on == "test":
-        figures = paper_calibration(given)
+        figures = paper_calibration(given, offset=offset)
     else:
-        figures = held_out_calibration(given, given if on == "all" else data.predictions("test"))
+        figures = held_out_calibration(given, given if on == "all" else data.predictions("test"), offset=offset)
     if figures.n_calibration < FEW_SAMPLES:
         n = count(figures.n_calibration, "sample")
         log(f"The temperature was fitted on {n} only and is uncertain; {FEW_SAMPLES} or more are better.")

@@ -471,6 +471,7 @@ def model_card(config: ModelConfig) -> str:
         method=f"{method.title}. {method.summary}" if method else config.about.method,
         settings=_flat(config.about.settings),
         metrics=_flat(config.about.metrics),
+        shares=list(zip(config.classes, config.calibration.target_priors or (), strict=False)),
         max_rows=MAX_CARD_ROWS,
     )
 

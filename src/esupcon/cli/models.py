@@ -66,12 +66,14 @@ _ON = (
 
 @takes("settings", TrainSpec, _SETTINGS, defaults=dict.fromkeys(RECOMMENDED, ""), spelled={"test_time_flip": "mirror"})
 @takes("harder", RunSpec, _SCENARIO, only=_HARDER)
+@takes("shares", RunSpec, _RUN, only=("priors",))
 @takes("held_out", RunSpec, _RUN, only=("validation_fraction",), defaults={"validation_fraction": _HELD_OUT})
 @takes("reading", DataOptions, _READING, only=("image_size", "channels", *_SPLIT, *_FILES))
 def train(
     data: options.Data,
     settings: dict[str, Any],
     harder: dict[str, Any],
+    shares: dict[str, Any],
     held_out: dict[str, Any],
     reading: dict[str, Any],
     out: Annotated[Path | None, option("Folder of the run.", metavar="DIR", show_default="a new one in runs/")] = None,
@@ -99,7 +101,7 @@ def train(
     cross_fit = not held_out and "patience" not in settings
     run = RunSpec.model_validate(
         {"source": data, "data": reading, "train": settings, "validation_fraction": 0.1, "cross_fit": cross_fit}
-        | {**held_out, **harder}
+        | {**held_out, **harder, **shares}
     )
     if minutes is not None and minutes <= 0:
         raise ValueError(f"--minutes must be above 0; got {minutes:g}.")
@@ -323,8 +325,18 @@ def evaluate(
         answer(figures_table(value=before))
     else:
         answer(figures_table(**{"before calibration": before, f"T = {after.temperature:.3g}": after}))
+    if found.by_shares:
+        words = {"balanced": "equal class shares", "training": "the class shares of training"}
+        rows = [
+            [words[name], percent(one.accuracy), percent(one.ece), "infinite" if one.nll is None else f"{one.nll:.3f}"]
+            for name, one in found.by_shares.items()
+        ]
+        answer(table(["predicting for, and measured for", "accuracy", "ECE", "NLL"], rows))
     answer(classes_table(after or before))
     note(INTERVALS)
+    if found.priors is not None:
+        listed = ", ".join(f"{name} {percent(share)}" for name, share in [*found.priors.items()][:5])
+        note(f"Predictions are for the class shares {listed}{', ...' * (len(found.priors) > 5)}.")
     if found.classes_without_samples:
         note(f"No samples of {len(found.classes_without_samples)} of the model's classes.")
     if after is None:

@@ -43,7 +43,7 @@ SETTINGS: dict[str, Any] = {
 MAX_RUNS = 20_000
 _MAX_FILE_BYTES = 10_000_000
 _SCENARIO = ("n_train", "imbalance_rate", "noise_rate", "noise_kind")
-_RUN_SETTINGS = {*_SCENARIO, "validation_fraction"}
+_RUN_SETTINGS = {*_SCENARIO, "validation_fraction", "priors"}
 _DATA_SETTINGS = {name for name, field in DataOptions.model_fields.items() if not field.exclude}
 _KNOWN = TrainSpec.model_fields.keys() | _RUN_SETTINGS | _DATA_SETTINGS
 # What the plan decides for each run, and the option of `esupcon reproduce` that narrows it.

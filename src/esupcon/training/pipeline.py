@@ -243,6 +243,7 @@ def _prepare(run: RunSpec, dataset: Dataset) -> tuple[Prepared, TrainData, Recip
     if run.cross_fit and len(prepared.held) < FEW_SAMPLES:
         prepared = prepare(dataset, scenario, 0.0, run.train.seed)
     data = _train_data(dataset, prepared)
+    _uncalibrated(run, data)  # raises for priors that do not fit the classes
     recipe = recommend(run.train, data.x.shape[1:], len(data.x))
     if not _is_named(run):
         run.check_used(recipe.train)
@@ -309,6 +310,12 @@ def _predicting(
             classifier.between_batches = None
 
 
+def _uncalibrated(run: RunSpec, data: TrainData) -> Calibration:
+    counts = tuple(np.bincount(data.y, minlength=data.n_classes).tolist())
+    calibration = Calibration(class_counts=counts, prior_correction=run.train.prior_correction)
+    return calibration.with_priors(run.priors, data.classes or ())
+
+
 def _calibrate(
     fitted: Fitted,
     predicting: Callable[[Classifier], AbstractContextManager[None]],
@@ -324,8 +331,7 @@ def _calibrate(
     `ContrastiveClassifier.fit` does with its rows.
     """
     data, spec, classifier = fitted.data, fitted.spec, fitted.classifier
-    counts = tuple(np.bincount(data.y, minlength=data.n_classes).tolist())
-    classifier.calibration = Calibration(class_counts=counts, balanced=spec.prior_correction == 1)
+    classifier.calibration = _uncalibrated(fitted.run, data)
     with predicting(classifier):
         if remember:
             classifier.remember(data.x, data.y, most_values=MAX_EXAMPLE_VALUES)
@@ -365,6 +371,7 @@ def _calibrate(
 def _measure(fitted: Fitted, dataset: Dataset, held_out: Predictions | None, folder: Path, log: Log) -> dict[str, Any]:
     """Measure the classifier on the test part and on training samples that were `held_out`, and store the predictions.
 
+    Logits are stored for the class shares that the classifier predicts for; by default they are those of the network.
     Return metrics, calibration and findings of the result.
     """
     classifier = fitted.classifier
@@ -372,7 +379,7 @@ def _measure(fitted: Fitted, dataset: Dataset, held_out: Predictions | None, fol
     test = None
     if len(dataset.x_test):
         z, logits = classifier.arrays(dataset.x_test, "embedding", "logits")
-        test = Predictions(logits, dataset.y_test)
+        test = classifier.calibration.corrected(Predictions(logits, dataset.y_test))
         test.save(folder / PREDICTIONS_FILE)
         _save_embedding(folder / EMBEDDING_FILE, z, dataset.y_test, classifier.prototypes_)
         with suppress(ValueError):  # too few samples or classes to divide
@@ -383,9 +390,10 @@ def _measure(fitted: Fitted, dataset: Dataset, held_out: Predictions | None, fol
     else:
         log("There is no test part, so nothing was measured on one.")
     if held_out is not None:
+        p = softmax(held_out.logits)  # for the class shares of training, which these labels have
+        held_out = classifier.calibration.corrected(held_out)
         held_out.save(folder / HELD_OUT_FILE)
         # Labels that the classifier was fitted to tell nothing; those it has not seen may be wrong.
-        p = softmax(held_out.logits)
         for finding in check_after(p, held_out.labels, classes=dataset.classes, already_reported=findings):
             log(str(finding))
             findings.append(finding)
