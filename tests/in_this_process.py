@@ -10,7 +10,6 @@ class InThisProcess:
     """Replaces LocalExecutor: starting worker processes costs more than the runs of most tests."""
 
     slots = 1
-    is_local = True
 
     def __init__(self, workers: int | None = None, *, n_gpus: int = 0) -> None:
         self._events: list[Event] = []

@@ -22,8 +22,6 @@ from tiny_images import write_npz
 class Scripted:
     """Answers each submission of a key with the next event of its script; without one it stores a result."""
 
-    is_local = True
-
     def __init__(self, store: Store, slots: int = 2, script: dict[str, list[Event]] | None = None) -> None:
         self.slots, self.store, self.script = slots, store, script or {}
         self.submitted: list[str] = []
@@ -294,14 +292,10 @@ def test_no_run_waits_for_one_that_failed(tmp_path: Path, store: Store) -> None:
     assert state.finished == [spce_m]
 
 
-def test_single_runs_and_remote_runs_share_nothing(tmp_path: Path, store: Store) -> None:
+def test_single_runs_share_nothing(tmp_path: Path, store: Store) -> None:
     executor = Scripted(store)
     run(small_plan(tmp_path, methods=("supcon_ce", "ce")), store, executor)
     assert set(executor.stages.values()) == {None}
-    remote = Scripted(store)
-    remote.is_local = False
-    run(small_plan(tmp_path, methods=("supcon_ce", "supcon_ce_n"), n_seeds=3), store, remote)
-    assert set(remote.stages.values()) == {None}
 
 
 @pytest.mark.parametrize(("table", "shares"), [("full", True), ("complexity", False)])

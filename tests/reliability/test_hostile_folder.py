@@ -18,7 +18,7 @@ pytestmark = pytest.mark.reliability
 
 #: Modules that Python, torch, Pillow or a worker might import.
 NAMES = ("numpy", "torch", "esupcon", "sitecustomize", "usercustomize", "conftest", "typing", "json", "encodings")
-NAMES += ("_bootlocale", "PIL", "ray", "pyarrow", "timm")
+NAMES += ("_bootlocale", "PIL", "pyarrow", "timm")
 QUICK = ("--encoder", "mlp-8x1", "--epochs", "1", "--batch-size", "8", "--image-size", "8")
 
 

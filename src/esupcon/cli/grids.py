@@ -20,7 +20,7 @@ from esupcon.cli import options
 from esupcon.cli.options import argument, option
 from esupcon.cli.output import answer, answer_json, complain, log, note, table
 from esupcon.cli.stopping import MISTAKE, PARTIAL, Stopped, Stopper
-from esupcon.experiments.executors import Executor, LocalExecutor, RayExecutor
+from esupcon.experiments.executors import LocalExecutor
 from esupcon.experiments.grid import GridState, resolve, run_grid, shared_encoders
 from esupcon.experiments.grid import status as store_status
 from esupcon.experiments.plan import Plan, make_plan, read_override, read_seeds, shipped
@@ -52,9 +52,6 @@ def reproduce(
     seeds: Annotated[str | None, _what("Number of seeds (3), or which (0,4,7).")] = None,
     overrides: Annotated[Words, _what("Change a setting of every run: epochs=10. May be repeated.", "--set")] = None,
     workers: Annotated[int | None, _where("Number of runs at once.", show_default="one per core")] = None,
-    ray: Annotated[str | None, _where("Run on a Ray cluster: its address, or local.")] = None,
-    cpus: Annotated[float, _where("CPUs per run on Ray.", show_default=True)] = 1.0,
-    gpus: Annotated[float, _where("GPUs per run on Ray.", show_default=True)] = 0.0,
     data_dir: Annotated[str | None, _where(_DATA_DIR, metavar="DIR")] = None,
     sources: Annotated[Words, _where(_SOURCE, "--source", metavar="NAME=PATH")] = None,
     study: Annotated[Path | None, _where(_STUDY, metavar="FILE.jsonl")] = None,
@@ -82,12 +79,9 @@ def reproduce(
     if dry_run:
         _list(resolve(plans, data_dir, download=False), Store(store), as_json)
         return
-    if ray is not None:
-        executor: Executor = RayExecutor(ray, cpus=cpus, gpus=gpus)
-    else:
-        import torch  # noqa: PLC0415 - slow to import
+    import torch  # noqa: PLC0415 - slow to import
 
-        executor = LocalExecutor(workers, n_gpus=torch.cuda.device_count())
+    executor = LocalExecutor(workers, n_gpus=torch.cuda.device_count())
     try:
         state = _run(plans, Store(store), executor, data_dir=data_dir, keep_models=keep_models, recompute=recompute)
     finally:
@@ -113,7 +107,7 @@ def _source(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _run(plans: Sequence[Plan], store: Store, executor: Executor, **settings: Any) -> GridState:
+def _run(plans: Sequence[Plan], store: Store, executor: LocalExecutor, **settings: Any) -> GridState:
     """Compute what is missing, with a line per finished run. Exit if a signal asks for it."""
     command, shown, stopper = _command(), 0, Stopper()
     try:

@@ -1,29 +1,20 @@
-"""Compute runs in local processes or on a Ray cluster.
-
-Both kinds of executor compute `slots` tasks at a time and have the same methods. `is_local`: its processes see the
-files of this machine.
-"""
+"""Compute runs in processes of this machine."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 from esupcon._console import printable, usable_cores
-from esupcon._io import write_bytes
 from esupcon.experiments.plan import Plugin, Record, Spec
-from esupcon.experiments.store import Store
 
 
 class Task(Record):
@@ -57,8 +48,6 @@ class Event(Record):
     disk_full: bool = False
 
 
-# --- Processes of this machine ---------------------------------------------------------------------------------------
-
 _GRACE_SECONDS = 60.0
 # glibc returns large freed blocks, such as activations, to the system, and the next step has every page of them zeroed
 # again: 15,000 page faults per step for 200 images of 32x32, about a tenth of its time.
@@ -71,8 +60,6 @@ class LocalExecutor:
     The number of threads is a setting of the run (`threads`, 1 in a grid), so the number of workers does not change any
     result. With several GPUs each worker sees one of them.
     """
-
-    is_local = True
 
     def __init__(self, workers: int | None = None, *, n_gpus: int = 0) -> None:
         self.slots = workers if workers is not None else (n_gpus or usable_cores())
@@ -202,127 +189,3 @@ class _Worker:
         if process is not None:
             with suppress(BrokenPipeError), self._errors, process:
                 pass
-
-
-# --- Ray -------------------------------------------------------------------------------------------------------------
-
-_MAX_RETRIES = 3  # how many dead workers or nodes a run survives before it counts as failed
-_CONNECT_SECONDS = 10.0
-
-
-class RayExecutor:
-    """Computes runs as tasks of the Ray cluster at `address`, or of a new one on this machine (`local`).
-
-    Each run asks for `cpus` and `gpus`. The driver holds the lock of each run that it has submitted and moves the files
-    of finished runs into the store, so only the network is shared. Ray restarts a run whose worker dies, from its
-    beginning: the checkpoints are lost with the worker.
-    """
-
-    is_local = False
-
-    def __init__(self, address: str, *, cpus: float = 1.0, gpus: float = 0.0) -> None:
-        try:
-            import ray  # noqa: PLC0415 - an extra, and slow to import
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError("--ray needs the package ray: pip install 'esupcon[ray]'") from None
-        self._ray: Any = ray
-        self._started_here = not self._ray.is_initialized()
-        if self._started_here:
-            _connect(self._ray, address)
-        has, wanted = self._ray.cluster_resources(), {"CPU": cpus, "GPU": gpus}
-        self.slots = int(min((has.get(name, 0.0) / n for name, n in wanted.items() if n > 0), default=1))
-        if self.slots < 1:
-            amounts = "{:g} CPUs and {:g} GPUs".format
-            found = amounts(has.get("CPU", 0), has.get("GPU", 0))
-            raise ValueError(f"a run asks for {amounts(cpus, gpus)}; the cluster has {found}. Ask for less.")
-        options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": _MAX_RETRIES, "max_calls": 0}
-        self._function = self._ray.remote(**options)(compute_remotely)
-        self._tasks: dict[Any, tuple[Task, ExitStack]] = {}  # with the lock of the run
-        self._waiting: list[Event] = []
-
-    def submit(self, task: Task) -> None:
-        store, lock = Store(task.store), ExitStack()
-        held = lock.enter_context(store.locked(task.key))
-        if held is False or store.is_done(task.key):
-            lock.close()
-            self._waiting.append(Event(key=task.key, kind="running_elsewhere" if held is False else "finished"))
-        else:
-            self._tasks[self._function.remote(task.model_dump_json())] = task, lock
-
-    def events(self, timeout: float) -> list[Event]:
-        found, self._waiting = self._waiting, []
-        if not self._tasks and not found:
-            time.sleep(timeout)
-        if not self._tasks:
-            return found
-        ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=0.0 if found else timeout)
-        return [*found, *map(self._receive, ready)]
-
-    def stop(self) -> None:
-        for reference, (task, lock) in self._tasks.items():
-            self._ray.cancel(reference, force=True)  # its checkpoints lie on another machine and end with it
-            lock.close()
-            self._waiting.append(Event(key=task.key, kind="stopped"))
-        self._tasks.clear()
-
-    def close(self) -> None:
-        self.stop()
-        if self._started_here:
-            self._ray.shutdown()
-
-    def _receive(self, reference: Any) -> Event:
-        task, lock = self._tasks.pop(reference)
-        with lock:
-            try:
-                message, files = self._ray.get(reference)
-                event = Event.model_validate_json(message)
-                if event.kind == "finished":
-                    Store(task.store).add(task.key, lambda folder: write_files(folder, files))
-            except self._ray.exceptions.RayError as error:
-                reason = " ".join(str(error).split())[:300]
-                return Event(key=task.key, kind="failed", error=f"lost on the cluster: {reason}")
-            except OSError as error:
-                return Event(key=task.key, kind="failed", error=f"its result could not be stored: {error}")
-        return event
-
-
-Executor = LocalExecutor | RayExecutor
-
-
-def _connect(ray: Any, address: str) -> None:
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    options |= {"include_dashboard": False} if address == "local" else {"address": address}
-    try:
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        if host and port.isdigit():  # Ray itself would try a wrong address for minutes
-            socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-        # Ray puts the folder in which it is initialised first on the import path of its workers.
-        with tempfile.TemporaryDirectory(prefix="esupcon-ray-") as empty, contextlib.chdir(empty):
-            ray.init(**options)
-    except (OSError, OverflowError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConnectionError(f"there is no Ray cluster at {address}: {reason}. Check the address.") from None
-
-
-def compute_remotely(message: str) -> tuple[str, dict[str, bytes]]:
-    """Compute a task on a Ray worker, in a store of its own; return the event and the files of the finished run."""
-    from esupcon.experiments.worker import compute  # noqa: PLC0415 - the worker module imports this one
-
-    task = Task.model_validate_json(message)
-    with tempfile.TemporaryDirectory(prefix="esupcon-run-") as place:
-        store = Store(place)
-        store.create()
-        event = compute(task.model_copy(update={"store": place}), lambda: False)
-        folder = store.run_folder(task.key)  # there is none if the run has failed
-        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        return event.model_dump_json(), files
-
-
-def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write the files of a remote run; refuse names outside the folder."""
-    for name, content in files.items():
-        path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise OSError(f"a worker sent a file outside its folder: {name}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, content)

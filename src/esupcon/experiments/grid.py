@@ -17,7 +17,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from esupcon._console import Log, count, percent, printable
-from esupcon.experiments.executors import Event, Executor, Task
+from esupcon.experiments.executors import Event, LocalExecutor, Task
 from esupcon.experiments.plan import Plan, Row
 from esupcon.experiments.store import State, Store, StoredRun
 from esupcon.spec import RunSpec, TrainSpec
@@ -56,7 +56,7 @@ class GridState:
 def run_grid(
     plans: Sequence[Plan],
     store: Store,
-    executor: Executor,
+    executor: LocalExecutor,
     *,
     data_dir: str | None = None,
     keep_models: bool = False,
@@ -69,7 +69,7 @@ def run_grid(
     """Compute every planned run that is not stored.
 
     A run that fails is repeated once, then listed as failed while the others continue. Runs that begin with the same
-    first stage train it once, if the executor is local and no table measures cost. A full disk ends the grid with an
+    first stage train it once, if no table measures cost. A full disk ends the grid with an
     OSError. With `recompute`, stored results of another version of torch are computed again. `watch` receives the
     state several times per second. The rows of the returned state have the keys of the stored runs; a plan does not
     know them before its data are read.
@@ -85,7 +85,7 @@ def run_grid(
         driver.find_missing(recompute)
         driver.report_changed_data(earlier)
         driver.load_data(data_dir)
-        if executor.is_local and all(plan.measure != "cost" for plan in plans):
+        if all(plan.measure != "cost" for plan in plans):
             driver.share_stages()
         driver.run(should_stop, watch)
     finally:
@@ -136,7 +136,7 @@ def _data_name(row: Row) -> str:
 class _Driver(GridState):
     """The state of a grid while it runs, and the steps that change it."""
 
-    def __init__(self, plans: Sequence[Plan], store: Store, executor: Executor, log: Log, **options: Any) -> None:
+    def __init__(self, plans: Sequence[Plan], store: Store, executor: LocalExecutor, log: Log, **options: Any) -> None:
         super().__init__({row.key: row for plan in plans for row in plan.rows})
         self.store, self.executor, self.log = store, executor, log
         self.tasks = {
@@ -181,12 +181,12 @@ class _Driver(GridState):
             self.log(f"the content of {dataset} has changed since its runs were stored; {count(n, 'run')} to repeat.")
 
     def load_data(self, data_dir: str | None) -> None:
-        """Read each data set once, to download it, to fill the cache of local workers and to find what is unusable."""
+        """Read each data set once, to download it, to fill the cache and to find what is unusable."""
         from esupcon.data import load  # noqa: PLC0415 - slow to import
 
         problems: dict[str, str] = {}
         for key, row in [(key, self.rows[key]) for key in self.pending]:
-            if (name := _data_name(row)) not in problems and (self.executor.is_local or row.spec.content is None):
+            if (name := _data_name(row)) not in problems:
                 problems[name] = ""
                 try:
                     load(row.spec.source, row.spec.data.model_copy(update={"data_dir": data_dir}), log=self.log)

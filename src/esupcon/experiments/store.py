@@ -189,7 +189,7 @@ class Store:
         return True
 
     def add(self, key: str, write: Callable[[Path], None]) -> None:
-        """Store a run of another machine: `write` fills an empty folder with its files."""
+        """Store a run that was computed elsewhere: `write` fills an empty folder with its files."""
         folder = self.root / "work" / f".{key}-{uuid.uuid4().hex[:8]}"
         folder.mkdir()
         try:
