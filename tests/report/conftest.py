@@ -50,7 +50,7 @@ def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def hostile_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose names are markup, formulas, LaTeX commands, links, or not text at all."""
+    """A store whose names are markup, formulas, links, or not text at all."""
     classes = (HOSTILE, "=cmd|' /C calc'!A0 & <b>bold</b>", "\\input{x}_^~#%$ %{x} \u2028\u202e", "日本 | \ud800 é")
     store = write_everything(tmp_path_factory.mktemp("hostile") / "store", classes)
     for path in sorted((store.root / "plans").glob("full-*.json")):

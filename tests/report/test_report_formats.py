@@ -1,11 +1,9 @@
-"""Markdown, CSV and LaTeX: one golden file each, and names that stay text in every medium."""
+"""Markdown and CSV: one golden file each, and names that stay text in every medium."""
 
 from __future__ import annotations
 
 import csv
 import io
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,13 +16,13 @@ from esupcon._console import csv_text, markdown_text, printable
 from esupcon.experiments.store import Store
 from esupcon.report import build
 from esupcon.report.content import read
-from esupcon.report.format import html_text, latex_text, listed, number, signed
+from esupcon.report.format import html_text, listed, number, signed
 from esupcon.report.write import CSV_FIELDS, FORMATS, json_block, render
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.mark.parametrize("name", ["report.md", "report.csv", "report.tex"])
+@pytest.mark.parametrize("name", ["report.md", "report.csv"])
 def test_report_equals_the_golden_file(store: Store, fill: Filler, tmp_path: Path, name: str) -> None:
     """Delete a golden file to write it again, then read what changed."""
     finding = {"code": "imbalance", "severity": "warning", "message": "The class cat has 7 samples.", "remedy": "Look."}
@@ -128,30 +126,6 @@ def test_no_cell_is_a_formula_whichever_separator_is_used(text: str) -> None:
             for cells in csv.reader(io.StringIO(line.getvalue()), delimiter=separator, quoting=quoting):
                 for cell in cells:
                     assert not cell.strip(' "').startswith(("=", "+", "-", "@", "＝")), (separator, cell)
-
-
-# --- LaTeX -----------------------------------------------------------------------------------------------------------
-
-
-@given(st.text(max_size=40))
-@example('\\input{/etc/passwd} 100% $x^2$ a_b #1 {~} & <b> "q" `x\' -- ---')
-def test_latex_text_is_ascii_or_latin_without_commands(text: str) -> None:
-    written = latex_text(text)
-    assert all(ord(c) < 0x100 for c in written)
-    assert "\\input" not in written and "--" not in written
-    assert written.count("{") - written.count("\\{") == written.count("}") - written.count("\\}")
-
-
-@pytest.mark.parametrize("which", ["whole", "hostile"])
-def test_latex_compiles(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    if shutil.which("pdflatex") is None:
-        pytest.skip("pdflatex is not installed: apt-get install texlive-latex-base texlive-latex-recommended")
-    tex = build(request.getfixturevalue(f"{which}_store"), tmp_path / "report.tex")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", tex.name]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False)
-    log = done.stdout.decode(errors="replace")
-    assert done.returncode == 0, log[-2000:]
-    assert "Overfull" not in log, "a table that is too wide is scaled down"
 
 
 # --- Names, numbers, formats -----------------------------------------------------------------------------------------

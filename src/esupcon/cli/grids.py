@@ -34,7 +34,7 @@ _TABLES, _PROFILES = (f"{', '.join(shipped(kind))}, or your own file." for kind 
 _DATA_DIR = "Folder of the named data sets; default: $ESUPCON_DATA, otherwise the cache folder."
 _SOURCE = "Where a data set of the table is: photos=/data/photos. May be repeated."
 _STUDY = "Take finished runs from this file, if it exists, and write all finished runs to it at the end."
-_OUT = "Output file: .html, .md, .csv or .tex. Without it, all but HTML go to standard output."
+_OUT = "Output file: .html, .md or .csv. Without it, all but HTML go to standard output."
 
 Words = list[str] | None
 _what, _where = (partial(option, panel=panel) for panel in ("What to run", "Where to run"))
@@ -221,7 +221,7 @@ def report(
     out: Annotated[Path | None, option(_OUT, metavar="FILE")] = None,
     output_format: Annotated[
         str | None,
-        option("html, markdown, csv or latex.", "--format", show_default="by the ending of --out, otherwise html"),
+        option("html, markdown or csv.", "--format", show_default="by the ending of --out, otherwise html"),
     ] = None,
     tables: Annotated[
         Words, option("Only this table. May be repeated.", "--table", metavar="NAME", show_default="all")

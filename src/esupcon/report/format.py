@@ -2,7 +2,7 @@
 
 Text that comes from files is escaped once, by the function of its medium: `printable` for terminals, `csv_text` and
 `markdown_text` (all in `esupcon._console`); here `html_text` for labels of figures (the page itself is escaped by
-jinja) and `latex_text`.
+jinja).
 """
 
 from __future__ import annotations
@@ -30,25 +30,6 @@ def html_text(value: object, most: int = 60) -> str:
     """Return a label of a figure. Plotly reads tags in labels, so `<` and `&` become entities."""
     text = printable(value)
     return html.escape(text if len(text) <= most else text[: most - 1].rstrip() + "…", quote=False)
-
-
-_LATEX = {
-    **{c: f"\\{c}" for c in "{}$&#%_"},
-    **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "|": r"\textbar{}"},
-    **{"<": r"\textless{}", ">": r"\textgreater{}", "–": r"\textendash{}", "…": r"\dots{}"},
-    **{'"': "''", "'": "'{}", "`": "{}`{}", "“": "``", "”": "''", "’": "'"},
-    **{"±": r"$\pm$", "−": "$-$", "×": r"$\times$", "τ": r"$\tau$"},
-    **{"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "●": r"$\bullet$"},
-}
-
-
-def latex_text(value: object) -> str:
-    """Return text without commands; a character that the usual fonts lack is given by its number."""
-    parts = []
-    for c in printable(value):
-        known = c.isascii() or ("\u00c0" <= c <= "\u00ff" and c not in "ÐÞðþ÷")
-        parts.append(_LATEX.get(c) or (c if known else f"[U+{ord(c):04X}]"))
-    return "".join(parts).replace("--", "-{}-").replace("--", "-{}-")  # no ligatures
 
 
 # --- Names and numbers -----------------------------------------------------------------------------------------------

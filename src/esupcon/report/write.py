@@ -1,4 +1,4 @@
-"""Write a report as HTML, Markdown, LaTeX or CSV. The first three are jinja templates in `page/`.
+"""Write a report as HTML, Markdown or CSV. The first two are jinja templates in `page/`.
 
 The HTML page works offline: styles, script and data are inside. Names reach it in two ways: jinja escapes them, and
 the data of the figures is JSON without `<`, `>` and `&`, which the script shows as text. The page's policy lets only
@@ -24,9 +24,9 @@ from esupcon.report import format as formats
 from esupcon.report.content import Content, read
 from esupcon.report.figures import Section, sections, styles
 
-Format = Literal["html", "markdown", "csv", "latex"]
+Format = Literal["html", "markdown", "csv"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-_SUFFIXES: dict[str, Format] = {".html": "html", ".md": "markdown", ".csv": "csv", ".tex": "latex"}
+_SUFFIXES: dict[str, Format] = {".html": "html", ".md": "markdown", ".csv": "csv"}
 CSV_FIELDS = (
     *("table", "profile", "measure", "unit", "dataset", "setting", "reduced", "method", "baseline"),
     *(
@@ -61,7 +61,7 @@ def build(
     ----------
     store : folder that `esupcon reproduce` filled, or a study (.jsonl)
     out : file to write; replaced if it exists
-    format : "html", "markdown", "csv" or "latex"; by default chosen by the end of `out`
+    format : "html", "markdown" or "csv"; by default chosen by the end of `out`
     tables : only these tables, by name or by name and profile as in `full-cpu`
     command : how the report was made, to be shown in it
 
@@ -80,7 +80,7 @@ def format_of(path: Path) -> Format:
 
 def render(content: Content, format: Format) -> bytes:
     """Return the report in UTF-8; a lone surrogate, which a name in JSON may hold, becomes a question mark."""
-    writers = {"html": _html, "markdown": _markdown, "csv": _csv, "latex": _latex}
+    writers = {"html": _html, "markdown": _markdown, "csv": _csv}
     if format not in writers:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}.")
     return writers[format](content).encode("utf-8", errors="replace")
@@ -90,15 +90,16 @@ def _page_file(name: str) -> str:
     return resources.files("esupcon.report").joinpath("page", name).read_text(encoding="utf-8")
 
 
-def _fill(name: str, values: dict[str, Any], escape: Callable[[object], str] | None = None, **options: Any) -> str:
+def _fill(name: str, values: dict[str, Any], escape: Callable[[object], str] | None = None) -> str:
     """Fill a template. Every value that it writes is escaped, by HTML's rules if no other function is given."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # noqa: PLC0415 - slow to import
     from markupsafe import Markup  # noqa: PLC0415 - part of jinja
 
+    options: dict[str, Any] = {"autoescape": escape is None, "undefined": StrictUndefined}
     if escape is not None:
         options["finalize"] = lambda value: value if isinstance(value, Markup) else escape(value)
-    options |= {"autoescape": escape is None, "undefined": StrictUndefined, "keep_trailing_newline": True}
-    environment = Environment(loader=FunctionLoader(_page_file), trim_blocks=True, lstrip_blocks=True, **options)
+    options |= {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    environment = Environment(loader=FunctionLoader(_page_file), **options)
     environment.filters.update({name: one for name, one in vars(formats).items() if callable(one)})
     environment.globals.update(count=count, legend=formats.legend)
     return environment.get_template(name).render(values)
@@ -106,12 +107,6 @@ def _fill(name: str, values: dict[str, Any], escape: Callable[[object], str] | N
 
 def _markdown(content: Content) -> str:
     return _fill("template.md", {"content": content}, markdown_text)
-
-
-def _latex(content: Content) -> str:
-    marks = {"block_start_string": "<%", "block_end_string": "%>", "comment_start_string": "<#"}
-    marks |= {"variable_start_string": "<<", "variable_end_string": ">>", "comment_end_string": "#>"}
-    return _fill("template.tex", {"content": content}, formats.latex_text, **marks)
 
 
 def _csv(content: Content) -> str:
