@@ -2,7 +2,7 @@
 
 Each reader runs in its own process with bounded time and memory. A case that causes a fault is written to fuzz/crashes;
 `--replay FILE READER` repeats it. Once fixed, the file goes to tests/reliability/crashes/READER/. With --results the
-counts of all readers are written to fuzz/results.json.
+counts of all readers are written to fuzz/results.json, each with the commit that was tried.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -46,9 +47,11 @@ def main() -> int:
             print("accepted" if check(READERS[names[0]], Path(folder), given.replay.read_bytes()) else "refused")
         return 0
     outcomes: dict[str, Any] = {}
+    words = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
+    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     known = json.loads(RESULTS.read_text())["readers"] if RESULTS.exists() and given.reader else {}
     for name in names:
-        outcomes[name] = run_in_process(name, given.cases, given.seed)
+        outcomes[name] = run_in_process(name, given.cases, given.seed) | {"commit": commit}
         if given.results:  # after each reader, so that an interrupted run can continue with the others by name
             readers = {name: one for name, one in {**known, **outcomes}.items() if name in READERS}
             RESULTS.write_text(json.dumps({"seed": given.seed, "readers": readers}, indent=1) + "\n")

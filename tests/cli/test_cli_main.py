@@ -91,6 +91,7 @@ def test_bugs_keep_their_traceback(esupcon, tmp_path: Path) -> None:
         ("image_column 'a' is not there; pass image_column.", "--image-column 'a' is not there; pass --image-column."),
         ("part must be one of a, b", "--part must be one of a, b"),
         ("Pass strict=True.", "Pass --strict."),
+        ("Use part='all' or part=\"a-b\".", "Use --part all or --part a-b."),
         ("Pass strict=False.", "Pass no --strict."),
         ("Pass image_column=where, or part=all.", "Pass --image-column where, or --part all."),
         *((text, text) for text in ("the strict part of 'image_column' in x/image_column.csv", "my_image_column")),

@@ -338,6 +338,8 @@ def test_data_without_test_part_are_measured_whole_unless_trained_on(esupcon, tr
     assert esupcon("train", flat, "--out", tmp_path / "o", *QUICK, "--test-fraction", "0.3").code == 0
     printed = esupcon("evaluate", tmp_path / "o", flat, "--json")
     assert (printed.json["part"], printed.json["uncalibrated"]["n"]) == ("test", 27)
+    # The split of training is the model's, not asked for: other data may have a test part.
+    assert esupcon("evaluate", tmp_path / "o", write_npz(tmp_path / "own.npz")).code == 0
 
 
 def test_reliability_diagram(esupcon, trained: Path, corners: Path, tmp_path: Path) -> None:
@@ -407,7 +409,7 @@ def test_calibration_without_held_out_part_is_refused(esupcon, corners: Path, tm
     assert esupcon("train", corners, "--out", tmp_path / "o", *QUICK, "--validation-fraction", "0").code == 0
     printed = esupcon("calibrate", tmp_path / "o", corners)
     assert printed.code == 2
-    assert "nothing held out" in printed.err
+    assert "nothing held out" in printed.err and "train with --validation-fraction 0.1" in printed.err
     assert load_classifier(tmp_path / "o").calibration.how == "none"
 
 

@@ -94,6 +94,49 @@ def test_options_are_taken_as_an_object_and_as_fields(tmp_path):
     assert changed.image_shape == (1, 9, 9)
 
 
+def with_test_part(kind, tmp_path):
+    """Return a source that has a test part, or whose test part is decided otherwise."""
+    match kind:
+        case "folder":
+            for part in ("train", "test"):
+                class_folder(tmp_path / "set" / part, {"a": 2, "b": 2})
+            return tmp_path / "set"
+        case "npz":
+            x, y = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1])
+            np.savez(tmp_path / "set.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+            return tmp_path / "set.npz"
+        case "csv":
+            class_folder(tmp_path / "set", {"a": 2, "b": 2})
+            rows = [f"set/{name}/{i:03}.png,{name},{('train', 'test')[i]}" for name in "ab" for i in (0, 1)]
+            (tmp_path / "set.csv").write_text("\n".join(["path,label,split", *rows]))
+            return tmp_path / "set.csv"
+        case "caltech256":  # more than 60 images of each class: 60 of them train
+            root = tmp_path / "256_ObjectCategories"
+            for folder, number in (("001.ak47", 1), ("002.flag", 2)):
+                (root / folder).mkdir(parents=True)
+                for i in range(61):
+                    (root / folder / f"{number:03}_{i:04}.jpg").write_bytes(b"never decoded")
+            return root
+    register_dataset("toy", made)
+    return "toy"
+
+
+@pytest.mark.parametrize("kind", ["folder", "npz", "csv", "caltech256", "registered"])
+@pytest.mark.parametrize("option", [{"test_fraction": 0.4}, {"split_seed": 3}])
+def test_option_of_a_drawn_test_part_is_refused_if_there_is_one(tmp_path, monkeypatch, kind, option):
+    monkeypatch.setattr(dataset, "_REGISTERED", {})
+    source = with_test_part(kind, tmp_path)
+    if kind == "caltech256" and "split_seed" in option:
+        assert source_digest(source, **option)  # it draws the 60
+        return
+    words = rf"{next(iter(option))}={next(iter(option.values()))} does not apply to .*(toy|set|Cat)\S*: .*\. Omit it\."
+    for read in (source_digest, lambda *given, **more: quietly(*given, tmp_path, **more)):
+        with pytest.raises(ValueError, match=words):
+            read(source, **option)
+    if kind != "caltech256":
+        assert len(esupcon.data.load(source, log=print, cache=False, lenient=[*option], **option).x_test)
+
+
 def test_rows_are_read_without_a_copy_of_the_array(tmp_path, monkeypatch):
     array = np.arange(240, dtype=np.uint8).reshape(10, 1, 4, 6)
     indices = np.array([7, 2, 2, 9])
@@ -130,6 +173,7 @@ def test_registered_set_is_loaded_and_hashed_by_content(monkeypatch):
     assert before == made().fingerprint
     register_dataset("toy", lambda: made(y_train=np.array([1, 0, 0, 1])))
     assert source_digest("toy") != before
+    assert esupcon.data.load("toy", image_size=2, channels=3).image_shape == (3, 2, 2)
     for option in ({"image_size": 3}, {"channels": 1}, {"layout": "NCHW"}):
         with pytest.raises(ValueError, match=rf"{next(iter(option))}=\w+ (does not apply|applies)"):
             esupcon.data.load("toy", **option)

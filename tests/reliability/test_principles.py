@@ -444,6 +444,8 @@ def test_a_process_without_its_group_is_an_error(warm: Warm, corners: Path, tmp_
 
 AMBIGUOUS = {
     "an option of another source": ("train", "{corners}", "--out", "{root}/o", "--n-per-class", "5"),
+    "a test part beside that of the data": ("train", "{corners}", "--out", "{root}/o", "--test-fraction", "0.3"),
+    "another seed of the test part": ("evaluate", "{root}/run", "{corners}", "--split-seed", "3"),
     "a column of a file without columns": ("train", "{corners}", "--out", "{root}/o", "--label-column", "x"),
     "a format that the name contradicts": ("export", "{root}/run", "--out", "{root}/m.onnx", "--format", "torch"),
     "an opset of a format without": (

@@ -224,13 +224,9 @@ class _LabelledData:
         classifier = load_classifier(model)
         form = _image_form(classifier, model)
         record = None if classifier.about is None else classifier.about.data
-        fields: dict[str, Any] = {}
-        if record is not None:
-            fields = {"split_seed": record.split_seed, "test_fraction": record.test_fraction}
-            if record.name == os.fspath(source):  # n_per_class is the protocol of one named set
-                fields["n_per_class"] = record.n_per_class
-        fields |= {**(reading or {}), "image_size": form.image_size, "channels": form.channels}
-        dataset = load(source, DataOptions(**fields), log=log)
+        given = {**(reading or {}), "image_size": form.image_size, "channels": form.channels}
+        split = record.model_dump(include={"split_seed", "test_fraction", "n_per_class"}) if record else {}
+        dataset = load(source, DataOptions(**{**split, **given}), log=log, lenient=split.keys() - given.keys())
         return cls(classifier, dataset, record if record and record.fingerprint == dataset.fingerprint else None)
 
     @property

@@ -100,7 +100,9 @@ def _common(
 ) -> None:
     context.obj["debug"] = debug
     command: Any = context.command
-    parameters = command.commands[context.invoked_subcommand].params
+    # A message about a model may say how to train a better one; reproduce has the settings of train under --set.
+    others = () if context.invoked_subcommand == "reproduce" else command.commands["train"].params
+    parameters = (*others, *command.commands[context.invoked_subcommand].params)
     OPTIONS.clear()
     OPTIONS.update({one.name: one.opts[0] for one in parameters if one.param_type_name == "option"})
 

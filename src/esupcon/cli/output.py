@@ -27,7 +27,7 @@ OPTIONS: dict[str, str] = {}
 
 
 def as_typed(message: str) -> str:
-    """Spell parameters as options: ``image_column`` becomes ``--image-column`` and ``strict=True`` ``--strict``.
+    """Spell parameters as options: ``image_column='x'`` becomes ``--image-column x`` and ``strict=True`` ``--strict``.
 
     A name that is also a plain word (seed, part) is replaced only before ``=`` or ``must`` at the start of the message.
     """
@@ -36,7 +36,7 @@ def as_typed(message: str) -> str:
         named = rf"(?<![\w'\"./-]){re.escape(name)}{plain}"
         message = re.sub(rf"{named}=True(?!\w)", typed, message)
         message = re.sub(rf"{named}=False(?!\w)", f"no {typed}", message)
-        message = re.sub(rf"{named}=(?=[\w.-]*\w)", f"{typed} ", message)
+        message = re.sub(rf"{named}=(['\"]?)([\w.-]*\w)\1", rf"{typed} \2", message)
         message = re.sub(rf"{named}(?![\w'\"/=])" if not plain else rf"^{re.escape(name)}(?= must )", typed, message)
     return message
 

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from esupcon.data.decode import (
 from esupcon.data.folders import read_folder
 from esupcon.data.named import DEFAULT_SIZES, NAMES, PUBLISHED
 from esupcon.data.parquet import parquet_files, read_parquet
-from esupcon.data.sources import ImageFiles, Source, read_csv, read_npz
+from esupcon.data.sources import SPLIT_OPTIONS, ImageFiles, Source, read_csv, read_npz
 
 #: Readers by kind of source; a named set is read from its unpacked folder.
 READERS: dict[str, Callable[[Path, DataOptions, Log], Source]] = {
@@ -166,6 +166,7 @@ def load(
     *,
     log: Log = say,
     photo_side: int | None = None,
+    lenient: Collection[str] = (),
     **fields: Any,
 ) -> Dataset:
     """Load a data set.
@@ -176,17 +177,18 @@ def load(
     options, fields: a `DataOptions`, or its fields as keyword arguments, such as image_size=64.
     log: called with every message; the default prints to standard error.
     photo_side: side for files of photos if `image_size` is None; see `choose_side`.
+    lenient: options that are ignored, not refused, if they do not apply to the source.
     """
     options = _with_fields(options, fields)
     if isinstance(source, str) and source in _REGISTERED:
-        return _load_registered(source, options)
+        return _load_registered(source, options, lenient)
     notes: list[str] = []
 
     def note(line: str) -> None:
         notes.append(line)
         log(line)
 
-    kind, found = _read(source, options, note)
+    kind, found = _read(source, options, note, lenient)
     if len(found.classes) < 2 or not len(found.labels):
         names = ", ".join(map(repr, found.classes)) or "no class"
         raise ValueError(f"{source} must have images of at least two classes; it has {len(found.labels)} of {names}.")
@@ -251,28 +253,34 @@ def _with_fields(options: DataOptions | None, fields: dict[str, Any]) -> DataOpt
         raise ValueError(f"{first_error(error, show_input=True)}.") from None
 
 
-def _load_registered(name: str, options: DataOptions) -> Dataset:
-    _check_options(name, name, options)
-    for option in ("image_size", "channels"):
-        if (value := getattr(options, option)) is not None:
-            raise ValueError(f"{option}={value} does not apply to {name!r}, whose loader decides it. Omit it.")
+def _load_registered(name: str, options: DataOptions, lenient: Collection[str] = ()) -> Dataset:
+    _check_options(name, name, options, lenient)
+    _check_split(name, options, (), lenient)
     made = _REGISTERED[name]()
     if not isinstance(made, Dataset):
         found = type(made).__name__
         raise ValueError(f"the loader of {name!r} must return an esupcon.data.Dataset; it returned a {found}.")  # noqa: TRY004
+    channels, *size = made.image_shape
+    for option, same in (("image_size", options.size == tuple(size)), ("channels", options.channels == channels)):
+        if (value := getattr(options, option)) is not None and not same:
+            raise ValueError(f"{option}={value} does not apply to {name!r}, whose loader decides it. Omit it.")
     return replace(made, name=name)
 
 
 # --- Choose and call the reader --------------------------------------------------------------------------------------
 
 
-def _read(source: str | os.PathLike[str], options: DataOptions, log: Log) -> tuple[str, Source]:
+def _read(
+    source: str | os.PathLike[str], options: DataOptions, log: Log, lenient: Collection[str] = ()
+) -> tuple[str, Source]:
     """Return the kind of a source and what its reader found."""
     kind, path = _identify(source, options, log)
-    _check_options(kind, source, options)
+    _check_options(kind, source, options, lenient)
     if kind == "digits":
         return kind, named.read_digits()
-    return kind, READERS[kind](path or named.find_published(kind, options, log), options, log)
+    found = READERS[kind](path or named.find_published(kind, options, log), options, log)
+    _check_split(source, options, found.drawn_by if found.n_train is None else (), lenient)
+    return kind, found
 
 
 def _identify(source: str | os.PathLike[str], options: DataOptions, log: Log) -> tuple[str, Path | None]:
@@ -306,12 +314,21 @@ def _kind_of_folder(path: Path) -> str:
     return "parquet" if parquet_files(path) else "folder"
 
 
-def _check_options(kind: str, source: object, options: DataOptions) -> None:
+def _check_options(kind: str, source: object, options: DataOptions, lenient: Collection[str]) -> None:
     """Raise if an option is set that does not apply to this kind of source."""
     for option, kinds in _OPTIONS_OF_KINDS.items():
         value = getattr(options, option)
-        if value not in (None, False) and kind not in kinds:
+        if value not in (None, False) and kind not in kinds and option not in lenient:
             raise ValueError(f"{option}={value} applies to {' and '.join(kinds)}, not to {source}. Omit it.")
+
+
+def _check_split(source: object, options: DataOptions, used: Collection[str], lenient: Collection[str]) -> None:
+    """Raise if an option is set that would draw a test part, and the test part is decided without it."""
+    for option in SPLIT_OPTIONS:
+        value = getattr(options, option)
+        if option not in (*used, *lenient) and value != DataOptions.model_fields[option].default:
+            reason = "n_per_class decides its test part" if used else "it has a test part"
+            raise ValueError(f"{option}={value} does not apply to {source}: {reason}. Omit it.")
 
 
 # --- From files to arrays --------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from esupcon.data import DataOptions
 from esupcon.data.cache import DATA_VARIABLE, data_root
 from esupcon.data.decode import Skipped
 from esupcon.data.folders import image_files_below
-from esupcon.data.sources import ImageFiles, Source
+from esupcon.data.sources import SPLIT_OPTIONS, ImageFiles, Source
 
 
 class Published(NamedTuple):
@@ -298,16 +298,17 @@ def read_caltech256(folder: Path, options: DataOptions, log: Log) -> Source:
     files = {category.name: sorted(map(str, category.glob("[0-9]*.jpg"))) for category in categories}
     _check_size(folder, sum(map(len, files.values())), 30_607, log)
     if not options.include_clutter and files.pop("257.clutter", []):
-        log("skipped the clutter class; include_clutter keeps it")
+        log("skipped the clutter class")
     classes = tuple(name.partition(".")[2] or name for name in files)
     sizes = [len(of_class) for of_class in files.values()]
-    otherwise = options.test_fraction if options.n_per_class is None else None
-    if otherwise is not None and min(sizes, default=61) <= 60:
+    n_per_class, seed, otherwise, drawn_by = options.n_per_class or 60, options.split_seed, None, SPLIT_OPTIONS[:1]
+    if options.n_per_class is None and min(sizes, default=61) <= 60:
+        otherwise, drawn_by = options.test_fraction, SPLIT_OPTIONS
         log(f"a class of 60 images or fewer is split by test_fraction={otherwise} instead")
-    n_per_class, seed = options.n_per_class or 60, options.split_seed
     split = partial(n_per_class_split, n_per_class=n_per_class, seed=seed, classes=classes, otherwise=otherwise)
     labels = np.repeat(np.arange(len(files)), sizes)
-    return Source(ImageFiles([path for of_class in files.values() for path in of_class]), labels, classes, split=split)
+    images = ImageFiles([path for of_class in files.values() for path in of_class])
+    return Source(images, labels, classes, split=split, drawn_by=drawn_by)
 
 
 def _check_size(folder: Path, found: int, official: int, log: Log) -> None:

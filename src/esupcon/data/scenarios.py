@@ -204,7 +204,7 @@ def _shuffle_choice(codes: NDArray[np.intp], n_wrong: int, rng: np.random.Genera
         instead = max(2, min(2 * half, 2 * (total - largest)))
         raise ValueError(
             f"label_noise cannot shuffle {n_wrong} of {total} labels so that all change class: the largest class has "
-            f"{largest}. Use noise_rate={instead / total:.8g} ({instead} labels), or kind='symmetric' or 'pair'."
+            f"{largest}. Use noise_rate={instead / total:.8g} ({instead} labels), or noise_kind='symmetric' or 'pair'."
         )
     order = rng.permutation(len(codes))
     # The rank of each position among those of its class, in drawing order.

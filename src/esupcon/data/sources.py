@@ -69,12 +69,15 @@ def stamp_of(path: str) -> tuple[int, int, int]:
     return (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
+SPLIT_OPTIONS: tuple[str, ...] = ("split_seed", "test_fraction")
+
+
 @dataclass
 class Source:
     """Labelled images: in files still to be decoded, or a uint8 array (n, C, H, W).
 
     The first `n_train` are the training part; None means that there is no test part. Then `split` draws one from the
-    labels, or a stratified part is drawn if it is None.
+    labels, or a stratified part is drawn if it is None. `drawn_by` are the options that decide it.
     """
 
     images: ImageFiles | NDArray[np.uint8]
@@ -83,6 +86,7 @@ class Source:
     n_train: int | None = None
     skipped: list[Skipped] = field(default_factory=list)
     split: Callable[[NDArray[np.int64]], tuple[Indices, Indices]] | None = None
+    drawn_by: tuple[str, ...] = SPLIT_OPTIONS
 
     def digest(self) -> str:
         """Return the SHA-256 of the images as stored, their labels, class names and parts; paths do not matter."""

@@ -104,7 +104,9 @@ class Store:
     def create(self) -> None:
         """Create the folders; refuse a folder that holds files of others under these names."""
         if self.root.is_file():
-            raise ValueError(f"{self.root} is a file; a store is a folder. Bring a study into one: import_study.")
+            raise ValueError(
+                f"{self.root} is a file; a store is a folder. To bring a study into one: esupcon reproduce --study."
+            )
         owned = _io.OwnedFolder(self.root, _FOLDERS)
         try:
             owned.claim()
