@@ -21,7 +21,6 @@ from esupcon.probability import (
     coverage,
     estimate_priors,
     fit_conformal,
-    mean_set_size,
     prior_shift_test,
     reliability_bins,
     reliability_diagram,
@@ -107,7 +106,7 @@ for miscoverage in (0.1, 0.01):
     covered[miscoverage] = coverage(sets, y_test)
     print(
         f"asked for {100 * (1 - miscoverage):.0f} %: {100 * covered[miscoverage]:.1f} % of the sets contain the label, "
-        f"mean size {mean_set_size(sets):.2f}"
+        f"mean size {sets.sum(axis=1).mean():.2f}"
     )
 
 # %% [markdown]

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from esupcon.probability import (
     Figures,
     Predictions,
-    ReliabilityBins,
     accuracy,
     bootstrap_intervals,
     brier_score,
@@ -172,7 +171,7 @@ def test_figures_without_samples_or_with_an_infinite_nll_are_none_and_survive_js
     stored = json.loads(json.dumps(figures.model_dump(mode="json"), allow_nan=False))
     assert Figures.model_validate(stored) == figures
     bins = reliability_bins([[0.9, 0.1]], [0])
-    assert ReliabilityBins.model_validate_json(bins.model_dump_json()) == bins
+    assert metrics.ReliabilityBins.model_validate_json(bins.model_dump_json()) == bins
 
 
 @pytest.mark.parametrize(
@@ -188,9 +187,9 @@ def test_figures_without_samples_or_with_an_infinite_nll_are_none_and_survive_js
 )
 def test_damaged_bins_are_refused(changes) -> None:
     good = {"counts": (1, 0), "confidence": (0.4, None), "accuracy": (1.0, None)}
-    assert ReliabilityBins.model_validate(good).expected_calibration_error == pytest.approx(0.6)
+    assert metrics.ReliabilityBins.model_validate(good).expected_calibration_error == pytest.approx(0.6)
     with pytest.raises(ValidationError):
-        ReliabilityBins.model_validate({**good, **changes})
+        metrics.ReliabilityBins.model_validate({**good, **changes})
 
 
 def test_impossible_settings_are_refused(sample) -> None:

@@ -75,8 +75,7 @@ def test_mahalanobis_equals_its_definition() -> None:
     model = fit_mahalanobis(x, labels)
     means = [x[labels == k].mean(axis=0) for k in np.unique(labels)]
     residuals = np.vstack([x[labels == k] - x[labels == k].mean(axis=0) for k in np.unique(labels)])
-    shrunk, amount = ledoit_wolf(residuals, assume_centered=True)
-    assert model.shrinkage == pytest.approx(amount, rel=1e-9)
+    shrunk, _ = ledoit_wolf(residuals, assume_centered=True)
     new = 10 * rng.normal(size=(23, 5))
     slow = [min((v - m) @ np.linalg.inv(shrunk) @ (v - m) for m in means) for v in new]
     np.testing.assert_allclose(model.score(new), slow, rtol=1e-8)
@@ -87,7 +86,6 @@ def test_fewer_samples_than_dimensions_give_finite_scores() -> None:
     x, labels = rng.normal(size=(12, 30)), np.arange(12) % 3
     x[:, 7] = 0.0  # as of a unit that is never active
     model = fit_mahalanobis(x, labels)
-    assert 0 < model.shrinkage <= 1
     assert np.isfinite(model.score(x)).all()
     assert model.score([1e3 * x[0]]) > 100 * model.score(x).max()
 

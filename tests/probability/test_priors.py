@@ -8,6 +8,7 @@ from esupcon.probability import (
     accuracy,
     adapt_to_priors,
     class_priors,
+    combine_posteriors,
     estimate_priors,
     fit_temperature,
     prior_shift_test,
@@ -140,3 +141,28 @@ def test_impossible_settings_are_refused() -> None:
     for pseudo_count in (-1.0, np.inf, np.nan):
         with pytest.raises(ValueError, match="pseudo_count must be a number of at least 0"):
             estimate_priors([[0.5, 0.5]], [0.5, 0.5], pseudo_count=pseudo_count)
+
+
+def test_products_and_means_equal_their_definitions() -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(3), size=(4, 6))
+    np.testing.assert_allclose(combine_posteriors(list(p), "sum"), p.mean(axis=0), atol=1e-12)
+    product = p.prod(axis=0)
+    np.testing.assert_allclose(combine_posteriors(list(p)), product / product.sum(axis=1, keepdims=True), atol=1e-9)
+    long = combine_posteriors([np.array([[1e-9, 1 - 1e-9], [0.4, 0.6]])] * 200)  # must not underflow
+    assert (long[:, 1] > 0.999).all()
+    assert combine_posteriors([[[0.0, 0.4, 0.6]], [[0.9, 0.05, 0.05]]])[0, 0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("tables", "rule", "says"),
+    [
+        ([], "sum", r"got shapes \[\]"),
+        ([[[0.5, 0.5]], [[0.2, 0.3, 0.5]]], "sum", r"got shapes \[\(1, 2\), \(1, 3\)\]"),
+        ([[[0.5, 0.5]], [[1.0, 1.0]]], "sum", r"posteriors\[1\] must sum to 1"),
+        ([[[0.5, 0.5]]], "mean", "rule 'mean'"),
+        ([[[0.0, 1.0]], [[1.0, 0.0]]], "product", "must be positive for some class; got 0 at row 0"),
+    ],
+)
+def test_posteriors_that_cannot_be_combined_are_refused(tables, rule, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        combine_posteriors(tables, rule)

@@ -26,7 +26,6 @@ from esupcon.probability import (
     Figures,
     Predictions,
     SharesFigures,
-    calibration_diagram,
     held_out_calibration,
     measure,
     measure_for_shares,
@@ -107,8 +106,7 @@ def evaluate(
     figures = [measure(corrected, names, temperature=temperature) for temperature in temperatures]
     if plot is not None:
         bins = [reliability_bins(corrected.probabilities(temperature), given.labels) for temperature in temperatures]
-        after = None if len(figures) == 1 else figures[1].ece_interval
-        reliability_diagram(*bins, interval=figures[0].ece_interval, after_interval=after, path=plot)
+        reliability_diagram(*bins, path=plot)
     present = np.unique(given.labels)
     return Evaluation(
         model=str(model_folder(model)),
@@ -175,7 +173,7 @@ def calibrate(
         n = count(figures.n_calibration, "sample")
         log(f"The temperature was fitted on {n} only and is uncertain; {FEW_SAMPLES} or more are better.")
     if plot is not None:
-        calibration_diagram(figures, plot)
+        reliability_diagram(figures.bins_before, figures.bins_after, path=plot)
     before, after, replaced = figures.nll_before, figures.nll_after, classifier.calibration
     stored = after is not None and (before is None or after <= before)
     if stored:

@@ -447,7 +447,7 @@ def _read_examples(folder: Path, config: ModelConfig, dim: int) -> Examples | No
         or arrays["codes"].max() >= len(config.classes)
     ):
         raise ValueError(f"{EXAMPLES} does not hold the examples of this model. {_RESTORE}.")
-    mahalanobis = Mahalanobis(arrays["means"], arrays["whitening"], 0.0) if n_means else None
+    mahalanobis = Mahalanobis(arrays["means"], arrays["whitening"]) if n_means else None
     return Examples(arrays["embedding"], arrays["codes"], arrays["rows"], mahalanobis)
 
 

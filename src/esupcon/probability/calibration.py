@@ -51,12 +51,8 @@ _NEGLIGIBLE_GAP = 1e-100  # smaller differences count as ties, so that no quotie
 def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, offset: ArrayLike = 0.0) -> float:
     """Return the T > 0 that minimises the mean negative log likelihood of softmax(logits / T + offset).
 
-    `offset` (K,) is the log ratio of the class shares of these samples to those that the logits are for: 0 if they are
-    the same. The likelihood is convex in 1/T, so its slope there, mean_i ( Σ_k p_ik(T) z_ik - z_{i,y_i} ), falls as T
-    grows and has at most one zero, found on log T. T is kept within [gap / 1000, 1000 · range], where gap is the median
-    over rows of (largest logit - next different one) and range that of (largest - smallest): the lower end is returned
-    if every row ranks its label first, the upper end if the logits point away from the labels, and 1.0 if all rows are
-    constant. Masked classes (-inf) are ignored; a masked label raises ValueError.
+    `offset` (K,) is the log ratio of the class shares of these samples to those that the logits are for. T is kept
+    within a factor of 1000 of the logits' differences, and is 1 if there are none. Masked classes (-inf) are ignored.
 
     Our own code: scikit-learn's guesses from the values whether they are logits, and limits T to e^±10.
     """
@@ -71,6 +67,7 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, offset: ArrayLike =
     informative = farthest > _NEGLIGIBLE_GAP
     if not informative.any():
         return 1.0
+    # The likelihood is convex in 1/T: its slope there falls as T grows and has at most one zero, found on log T.
     # The nearest difference below and the farthest above: neither rounding noise between tied classes nor large
     # negative stand-ins for -inf can push the optimum out of the interval.
     next_different = np.where(drop > _NEGLIGIBLE_GAP, drop, np.inf).min(axis=1)
@@ -95,11 +92,8 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, offset: ArrayLike =
 def smoothed_temperature(logits: ArrayLike, labels: ArrayLike, *, offset: ArrayLike = 0.0) -> float:
     """Return the temperature of `fit_temperature` with one imagined mistake added: the rule for every stored model.
 
-    If a classifier ranks all of n held-out labels first, maximum likelihood makes it certain. The rule of succession
-    allows for an error not seen yet: the row of median margin is added once more, with its second choice as label and
-    so with weight 1/(n+1).
-
-    Raise ValueError for fewer than two samples or two classes (see `can_calibrate`).
+    Maximum likelihood makes a classifier certain that ranks all held-out labels first. By the rule of succession, the
+    row of median margin is added once more, with its second choice as label.
     """
     z, y = with_labels(as_logits(logits), labels)
     if not can_calibrate(y):
@@ -136,29 +130,24 @@ class CalibrationFigures(Record):
 
 
 def held_out_calibration(held_out: Predictions, test: Predictions, *, offset: ArrayLike = 0.0) -> CalibrationFigures:
-    """Fit the smoothed temperature on held-out samples and measure it on the test set.
-
-    `offset` is that of `fit_temperature`, for samples that have the same class shares in both sets.
-    """
+    """Fit the smoothed temperature on held-out samples and measure it on the test set; both have the same shares."""
     temperature = smoothed_temperature(held_out.logits, held_out.labels, offset=offset)
-    return _figures("held-out", temperature, len(held_out), test, offset)
+    return measure_calibration("held-out", temperature, len(held_out), test, offset)
 
 
 def paper_calibration(predictions: Predictions, *, seed: int = 0, offset: ArrayLike = 0.0) -> CalibrationFigures:
-    """Fit the temperature on a stratified fifth of a test set and measure it on the rest, as the paper does.
-
-    Use it to compare with published numbers. Below 100 samples the temperature is the smoothed one.
-    """
+    """Fit the temperature on a stratified fifth of a test set, smoothed if that is small, and measure it on the rest."""
     rest, chosen = stratified_split(predictions.labels, 0.2, seed)
     fit = smoothed_temperature if len(chosen) < FEW_SAMPLES else fit_temperature
     temperature = fit(predictions.logits[chosen], predictions.labels[chosen], offset=offset)
     test = Predictions(predictions.logits[rest], predictions.labels[rest])
-    return _figures("paper", temperature, len(chosen), test, offset)
+    return measure_calibration("paper", temperature, len(chosen), test, offset)
 
 
-def _figures(
+def measure_calibration(
     protocol: str, temperature: float, n_calibration: int, test: Predictions, offset: ArrayLike = 0.0
 ) -> CalibrationFigures:
+    """Measure a test set before and after a temperature that was fitted on `n_calibration` other samples."""
     values: dict[str, Any] = {"protocol": protocol, "temperature": temperature}
     for side, scale in (("before", 1.0), ("after", temperature)):
         p = softmax(test.logits + scale * np.asarray(offset), scale)
@@ -171,12 +160,9 @@ def _figures(
 class Calibration(Record):
     """How a classifier turns logits into probabilities: softmax(logits / temperature + bias).
 
-    The temperature was fitted on `n` samples. `class_counts` are the training samples of every class. Logits are for
-    class shares that are proportional to class_counts^(1 - prior_correction): `prior_correction` is 1, equal shares, if
-    training drew all classes equally often, and the strength of logit adjustment otherwise. `class_weight` is the
-    factor of every class's posterior, and `target_priors` are the class shares that the probabilities are for; None:
-    those of the logits, times the weights. A sample whose score of the kind `outlier_score` is above
-    `outlier_threshold` is an outlier.
+    The temperature was fitted on `n` samples. Logits are for class shares proportional to the training samples' counts
+    ^(1 - prior_correction), times `class_weight`; probabilities for `target_priors`, or the same if None. A sample
+    whose `outlier_score` is above `outlier_threshold` is an outlier.
     """
 
     temperature: float = Field(default=1.0, gt=0)
@@ -197,11 +183,7 @@ class Calibration(Record):
         return self
 
     def fit(self, logits: ArrayLike, labels: ArrayLike, *, how: Literal["held-out", "cross-fitted", "given"]) -> Self:
-        """Return a copy with the temperature fitted on labelled samples that were not trained on.
-
-        They must have the class shares of the training samples. The temperature is found for these shares and holds for
-        all: other priors change the bias only.
-        """
+        """Return a copy with the temperature fitted on samples that were not trained on, of the same class shares."""
         temperature = smoothed_temperature(logits, labels, offset=self.offset)
         return self.model_copy(update={"temperature": temperature, "how": how, "n": len(np.asarray(labels))})
 
@@ -212,8 +194,7 @@ class Calibration(Record):
         return None if self.how == "none" else f"{count(self.n, 'sample')} {samples.get(self.how, 'given later')}"
 
     def with_priors(self, priors: Priors | ArrayLike | None, classes: Sequence[Any] = ()) -> Self:
-        """Return a copy for other class shares: one number per class, or a dict by label of `classes`, where absent
-        classes have share 0; "balanced": equal shares; "training" or None: those that training gave."""
+        """Return a copy for other class shares: "training" or None, "balanced", one per class, or a dict by label."""
         if priors is None or (isinstance(priors, str) and priors == "training"):
             return self.model_copy(update={"target_priors": None})
         source = self.source_priors
@@ -281,11 +262,6 @@ class Calibration(Record):
         return Predictions(predictions.logits + bias, predictions.labels)
 
 
-def measure_calibration(calibration: Calibration, test: Predictions) -> CalibrationFigures:
-    """Measure on a test set the temperature that was fitted in training."""
-    return _figures(calibration.how, calibration.temperature, calibration.n, test)
-
-
 def fit_calibration(
     calibration: Calibration,
     labels: IntArray,
@@ -293,23 +269,17 @@ def fit_calibration(
     logits_of: Callable[[BoolArray], ArrayLike],
     rng: np.random.Generator,
 ) -> Calibration:
-    """Return `calibration` with one temperature, fitted by the smoothed rule on samples that were not trained on.
+    """Return `calibration` with a temperature fitted on samples that were not trained on, if they are enough.
 
-    held: mask of the samples that training held out. None: the model was trained on all samples, because it would have
-        held out fewer than `FEW_SAMPLES`; three-fold cross-fitting then predicts every sample once.
-    logits_of: takes a mask and returns the logits of its samples, in their order, by a model trained on all others. It
-        is called once with `held` itself, or once for each fold.
+    held: mask of the samples that training held out. None: three-fold cross-fitting predicts every sample once.
+    logits_of: takes a mask and returns the logits of its samples by a model trained on all others.
     rng: draws the folds. The only sample of a class is in no fold.
-
-    Fewer than `FEWEST_SAMPLES` samples, or one class among those predicted, leave `calibration` as it is.
     """
     fold = folds(labels, N_FOLDS, rng) if held is None else np.where(held, 0, -1)
     chosen = fold >= 0
     if not can_calibrate(labels[chosen]) or (held is None and len(labels) < FEWEST_SAMPLES):
         return calibration
-    parts = [fold == number for number in np.unique(fold[chosen])] if held is None else [held]
-    found = [np.asarray(logits_of(part)) for part in parts]
-    logits = np.empty((len(labels), found[0].shape[1]))
-    for part, of_part in zip(parts, found, strict=True):
-        logits[part] = of_part
-    return calibration.fit(logits[chosen], labels[chosen], how="cross-fitted" if held is None else "held-out")
+    parts = [fold == number for number in np.unique(fold[chosen])]
+    logits = np.concatenate([np.asarray(logits_of(part)) for part in parts])
+    order = np.concatenate([np.flatnonzero(part) for part in parts]).argsort()
+    return calibration.fit(logits[order], labels[chosen], how="cross-fitted" if held is None else "held-out")

@@ -26,8 +26,7 @@ class ConformalSets:
 def fit_conformal(probabilities: ArrayLike, labels: ArrayLike, *, miscoverage: float = 0.1) -> ConformalSets:
     """Choose the threshold on held-out samples so that new sets miss the label with probability at most `miscoverage`.
 
-    The threshold is the ceil((n + 1)(1 - miscoverage))-th largest probability of a true label, -inf (all classes) if n
-    is smaller than that. For exchangeable samples the coverage lies in [1 - miscoverage, 1 - miscoverage + 1/(n + 1)].
+    For exchangeable samples the coverage lies in [1 - miscoverage, 1 - miscoverage + 1/(n + 1)].
     """
     if not 0 < miscoverage < 1:
         raise ValueError(f"miscoverage must lie strictly between 0 and 1; got {miscoverage}. For 10 % pass 0.1.")
@@ -38,20 +37,7 @@ def fit_conformal(probabilities: ArrayLike, labels: ArrayLike, *, miscoverage: f
     return ConformalSets(float(of_labels[rank - 1]) if rank <= len(p) else -np.inf, p.shape[1])
 
 
-def coverage(sets: ArrayLike, labels: ArrayLike) -> float:
-    """Return the share of rows whose set contains the label."""
-    members = _as_sets(sets)
-    y = as_labels(labels, n=len(members), n_classes=members.shape[1])
-    return float(members[np.arange(len(y)), y].mean())
-
-
-def mean_set_size(sets: ArrayLike) -> float:
-    """Return the mean number of classes in a set."""
-    return float(_as_sets(sets).sum(axis=1).mean())
-
-
-def _as_sets(sets: ArrayLike) -> BoolArray:
-    members = np.asarray(sets)
-    if members.dtype != np.bool_ or members.ndim != 2 or len(members) == 0:
-        raise ValueError(f"sets must be what ConformalSets.predict returns; got {members.dtype} {members.shape}.")
-    return members
+def coverage(sets: BoolArray, labels: ArrayLike) -> float:
+    """Return the share of rows whose set, from `ConformalSets.predict`, contains the label."""
+    y = as_labels(labels, n=len(sets), n_classes=sets.shape[1])
+    return float(sets[np.arange(len(y)), y].mean())

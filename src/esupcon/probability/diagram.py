@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from esupcon._io import write_whole
-from esupcon.probability.calibration import CalibrationFigures
-from esupcon.probability.metrics import Bounds, ReliabilityBins
+from esupcon.probability.metrics import ReliabilityBins
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,17 +22,11 @@ _METADATA: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".p
 
 
 def reliability_diagram(
-    bins: ReliabilityBins,
-    after: ReliabilityBins | None = None,
-    *,
-    interval: Bounds | None = None,
-    after_interval: Bounds | None = None,
-    titles: tuple[str, str] = ("before calibration", "after calibration"),
-    path: str | os.PathLike[str] | None = None,
+    bins: ReliabilityBins, after: ReliabilityBins | None = None, *, path: str | os.PathLike[str] | None = None
 ) -> "Figure":
-    """Draw `bins`, and `after` beside it if given, with the intervals of their ECE. Needs the extra `report`.
+    """Draw `bins`, and those after calibration beside them if given. Needs the extra `report`.
 
-    Titles are shown above a pair. With `path`, write the figure to a .png, .svg or .pdf file.
+    With `path`, write the figure to a .png, .svg or .pdf file.
     """
     if path is not None and Path(path).suffix not in _METADATA:
         raise ValueError(f"the file name of a diagram must end in .png, .svg or .pdf; got {Path(path).name!r}.")
@@ -43,13 +36,12 @@ def reliability_diagram(
     except ImportError:
         raise ValueError("a diagram needs matplotlib. Install it with: pip install 'esupcon[report]'") from None
 
-    panels = [(bins, interval)] if after is None else [(bins, interval), (after, after_interval)]
+    panels = {"": bins} if after is None else {"before calibration": bins, "after calibration": after}
     figure = Figure(figsize=(0.5 + 3.4 * len(panels), 4.9), layout="constrained")
     axes = figure.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row", height_ratios=[3, 1])
-    for column, (shown, its_interval) in enumerate(panels):
-        _draw_panel(axes[0, column], axes[1, column], shown, its_interval)
-        if after is not None:
-            axes[0, column].set_title(titles[column], fontsize=10)
+    for column, (title, shown) in enumerate(panels.items()):
+        axes[0, column].set_title(title, fontsize=10)
+        _draw_panel(axes[0, column], axes[1, column], shown)
     axes[0, 0].set_ylabel("accuracy")
     axes[1, 0].set_ylabel("share of\nsamples")
     handles = [handle for each in axes[:, 0] for handle in each.get_legend_handles_labels()[0]]
@@ -62,20 +54,8 @@ def reliability_diagram(
     return figure
 
 
-def calibration_diagram(figures: CalibrationFigures, path: str | os.PathLike[str] | None = None) -> "Figure":
-    """Draw the diagrams before and after calibration of `paper_calibration` or `held_out_calibration`."""
-    return reliability_diagram(
-        figures.bins_before,
-        figures.bins_after,
-        interval=figures.ece_before_interval,
-        after_interval=figures.ece_after_interval,
-        titles=("before calibration, T = 1", f"after calibration, T = {figures.temperature:.3g}"),
-        path=path,
-    )
-
-
-def _draw_panel(upper: "Axes", lower: "Axes", bins: ReliabilityBins, interval: Bounds | None) -> None:
-    held = np.flatnonzero(bins.counts)
+def _draw_panel(upper: "Axes", lower: "Axes", bins: ReliabilityBins) -> None:
+    held, n = np.flatnonzero(bins.counts), sum(bins.counts)
     left, width = bins.edges[held], 1 / len(bins.counts)
     accuracy, confidence = (np.array(values, float)[held] for values in (bins.accuracy, bins.confidence))
     upper.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1.0, label="perfect calibration")
@@ -84,14 +64,11 @@ def _draw_panel(upper: "Axes", lower: "Axes", bins: ReliabilityBins, interval: B
     # A thick line at the accuracy, whichever side of it the gap lies on.
     upper.hlines(accuracy, left, left + width, color="black", linewidth=1.8, clip_on=False)
     upper.set(xlim=(0, 1), ylim=(0, 1))
-    text = f"ECE {100 * bins.expected_calibration_error:.2f} %\n"
-    if interval is not None and interval[0] is not None and interval[1] is not None:
-        text += f"95 % interval\n{100 * interval[0]:.2f} to {100 * interval[1]:.2f} %\n"
-    text += f"n = {sum(bins.counts):,}"
+    text = f"ECE {100 * bins.expected_calibration_error:.2f} %\nn = {n:,}"
     box = {"facecolor": "white", "edgecolor": "0.3", "boxstyle": "round,pad=0.35"}
     upper.text(0.97, 0.04, text, transform=upper.transAxes, ha="right", va="bottom", fontsize=9, bbox=box)
 
-    share = np.array(bins.counts)[held] / sum(bins.counts)
+    share = np.array(bins.counts)[held] / n
     lower.bar(left, share, width, color="0.75", **_BAR)
     lower.axvline(float(share @ accuracy), color=_BLUE, linewidth=1.6, label="overall accuracy")
     lower.axvline(float(share @ confidence), color=_VERMILION, linewidth=1.6, linestyle=":", label="mean confidence")

@@ -32,11 +32,7 @@ class Record(BaseModel):
 
 
 class ReliabilityBins(Record):
-    """Samples grouped by confidence into bins of equal width.
-
-    Bin b holds edges[b] <= confidence < edges[b + 1]; the last one is closed on the right. `confidence` and
-    `accuracy` are the means of a bin, None where it is empty.
-    """
+    """Samples grouped by confidence into bins of equal width, the last one closed at 1; means are None where empty."""
 
     counts: tuple[Count, ...] = Field(min_length=1)
     confidence: tuple[float | None, ...]
@@ -63,8 +59,7 @@ class ReliabilityBins(Record):
 
 
 class ClassFigures(Record):
-    """One class: samples, the share of them predicted correctly, the share of predictions of it that are correct, and
-    the mean probability that its samples give it. None where there is nothing to divide by."""
+    """Metrics of one class; `probability` is the mean that its samples give it. None: nothing to divide by."""
 
     name: str
     n: Count
@@ -133,14 +128,9 @@ class SharesFigures(Record):
 
 
 def measure_for_shares(probabilities: ArrayLike, labels: ArrayLike, shares: ArrayLike) -> SharesFigures:
-    """Return what samples would measure whose classes had these shares.
+    """Return what samples would measure whose classes had these shares: sample i weighs shares_k / n_k of its class k.
 
-    Probabilities are right for one set of class shares only, and figures are averages over data with some shares. So
-    both must be for the same: pass probabilities for `shares` (see `Calibration.with_priors`), and every sample gets
-    the weight shares_k / n_k of its class k, because samples of a class look the same under any shares. Probabilities
-    for other shares than those of the data look miscalibrated although they are right, and the other way round.
-
-    Classes without samples are left out, and the shares of the others rescaled.
+    Pass probabilities for these shares too (`Calibration.with_priors`): others would look miscalibrated though right.
     """
     p, y = with_labels(as_probabilities(probabilities), labels)
     weight = (np.asarray(shares) / np.maximum(np.bincount(y, minlength=p.shape[1]), 1))[y]
@@ -156,8 +146,7 @@ def measure_for_shares(probabilities: ArrayLike, labels: ArrayLike, shares: Arra
 
 def accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return the share of rows whose largest probability (the first of ties) is that of the label."""
-    p, y = with_labels(as_probabilities(probabilities), labels)
-    return float(np.mean(p.argmax(axis=1) == y))
+    return float(_per_sample(*with_labels(as_probabilities(probabilities), labels))["accuracy"].mean())
 
 
 def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
@@ -201,14 +190,12 @@ def bootstrap_intervals(
 ) -> dict[str, Interval]:
     """Return every metric with its 95 % confidence interval, all from the same resamples.
 
-    Accuracy, NLL and Brier score are means: their intervals are percentiles of the resamples. ECE is a sum of absolute
-    values, so noise increases it, and increases it more in a resample: percentiles alone would never cover the error
-    of a well-calibrated classifier. Its interval therefore spans the percentile and the reversed percentile
-    (2·value - percentile) intervals, and starts at 0 if noise alone, the 95 % quantile of Σ_b |bin* - bin|,
-    explains the value. Bins stay those of the whole sample.
+    Intervals are percentiles of the resamples. ECE is a sum of absolute values, which noise increases, and increases
+    more in a resample: its interval also spans the reversed percentiles (2·value - percentile), and starts at 0 if
+    noise alone, the 95 % quantile of Σ_b |bin* - bin|, explains the value.
 
-    A resample is a vector of n counts and every metric a sum over samples or bins, so all resamples are one matrix
-    product. scipy.stats.bootstrap recomputes the metric for every resample and ignores the bias of ECE.
+    Every metric is a sum over samples or bins, so all resamples are one matrix product; scipy.stats.bootstrap
+    recomputes the metric for each and ignores the bias of ECE.
     """
     p, y = with_labels(as_probabilities(probabilities), labels)
     n = len(p)
@@ -217,16 +204,16 @@ def bootstrap_intervals(
     residuals = np.zeros((n, _N_BINS))
     residuals[np.arange(n), bin_index(p, _N_BINS)] = each["accuracy"] - p.max(axis=1)
     infinite = np.isinf(each["nll"])
-    means = np.column_stack([each["accuracy"], np.where(infinite, 0.0, each["nll"]), each["brier"], infinite])
-    columns, generator, blocks = np.hstack([means, residuals]), np.random.default_rng(rng), []
+    means = [each["accuracy"], np.where(infinite, 0.0, each["nll"]), each["brier"], infinite]
+    columns, generator, blocks = np.column_stack([*means, residuals]), np.random.default_rng(rng), []
     at_a_time = max(1, _BLOCK_ENTRIES // n)
     for start in range(0, n_resamples, at_a_time):
         size = min(at_a_time, n_resamples - start)
         times_drawn = [np.bincount(generator.integers(n, size=n), minlength=n) for _ in range(size)]
         blocks.append(np.asarray(times_drawn, dtype=np.float64) @ columns / n)
     resampled = np.concatenate(blocks)
-    right, nll, brier, infinite_share, *_ = resampled.T
-    of_bins, observed = resampled[:, means.shape[1] :], residuals.sum(axis=0) / n
+    right, nll, brier, infinite_share = resampled[:, :4].T
+    of_bins, observed = resampled[:, 4:], residuals.sum(axis=0) / n
 
     def interval(value: float, values: FloatArray, reversed_too: bool = False) -> Interval:
         # Order statistics, not interpolated: infinite values would interpolate to NaN.

@@ -1,8 +1,4 @@
-"""Score how far samples lie from the training data. For all scores, higher means further out.
-
-From logits: max_softmax_score, energy_score. From embeddings: prototype_distance_score, knn_score and
-fit_mahalanobis(...).score. auroc measures how well a score separates two sets.
-"""
+"""Score how far samples lie from the training data, from logits or embeddings. Higher means further out."""
 
 from dataclasses import dataclass
 
@@ -59,7 +55,6 @@ class Mahalanobis:
 
     means: FloatArray
     whitening: FloatArray
-    shrinkage: float
 
     def score(self, embeddings: ArrayLike) -> FloatArray:
         """Return min_k (x - mean_k)ᵀ covariance⁻¹ (x - mean_k), (n,)."""
@@ -72,9 +67,7 @@ class Mahalanobis:
 def fit_mahalanobis(embeddings: ArrayLike, labels: ArrayLike) -> Mahalanobis:
     """Fit the means of all classes in `labels` and their pooled covariance, shrunk as by Ledoit and Wolf (2004).
 
-    Shrinkage makes the covariance invertible with fewer samples than dimensions too. Pass embeddings as the encoder
-    gives them, not scaled to unit length. For tables, append the standardised columns: an encoder with layer norms
-    gives a row multiplied by 1,000 nearly the embedding of the row itself.
+    Pass embeddings as the encoder gives them, not scaled to unit length. For tables, append the standardised columns.
     """
     from sklearn.covariance import ledoit_wolf  # noqa: PLC0415 - takes a second
 
@@ -86,11 +79,11 @@ def fit_mahalanobis(embeddings: ArrayLike, labels: ArrayLike) -> Mahalanobis:
     residuals = x - means[index]
     if float(np.mean(residuals**2)) <= np.finfo(np.float64).eps * float(np.mean(x**2)):
         raise ValueError("fit_mahalanobis needs classes that vary within themselves. Pass several samples per class.")
-    covariance, shrinkage = ledoit_wolf(residuals, assume_centered=True)
+    covariance, _ = ledoit_wolf(residuals, assume_centered=True)  # invertible with few samples too
     variances, directions = np.linalg.eigh(covariance)
     # Shrinkage can be 0 up to rounding; a direction without variance must not have an infinite weight.
     variances = np.maximum(variances, len(variances) * np.finfo(np.float64).eps * variances[-1])
-    return Mahalanobis(means=means, whitening=directions / np.sqrt(variances), shrinkage=float(shrinkage))
+    return Mahalanobis(means, directions / np.sqrt(variances))
 
 
 def auroc(in_scores: ArrayLike, out_scores: ArrayLike) -> float:

@@ -78,13 +78,8 @@ def as_labels(
     """Return int64 labels, one for each of n rows, in 0 .. n_classes - 1; None leaves that side unchecked."""
     array = np.asarray(labels)
     if array.ndim != 1 or array.dtype.kind not in "iu" or n not in (None, len(array)):
-        expected, got = (
-            f"{name} must be one integer per row, shape ({n or 'n'},)",
-            f"{array.dtype} of shape {array.shape}",
-        )
-        raise ValueError(
-            f"{expected}; got {got}. Pass the column index of each row's class, not names or one-hot vectors."
-        )
+        expected = f"{name} must be one integer per row, shape ({n or 'n'},); got {array.dtype} of shape {array.shape}"
+        raise ValueError(f"{expected}. Pass the column index of each row's class, not names or one-hot vectors.")
     last = np.iinfo(np.int64).max if n_classes is None else n_classes - 1
     refuse((array < 0) | (array > last), f"{name} must lie in 0..{last}", array, "Labels are column indices.")
     return array.astype(np.int64)
@@ -132,7 +127,7 @@ def log_softmax(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
 
 @dataclass(frozen=True, eq=False, init=False)
 class Predictions:
-    """Logits (n, K), in the floating type they were given in, and labels (n,), the column of each row's class."""
+    """Logits (n, K), in the floating type they were given in, and labels (n,)."""
 
     logits: NDArray[np.floating[Any]]
     labels: IntArray

@@ -1,15 +1,16 @@
-"""Adapt posteriors to other class priors than those of training (Saerens, Latinne and Decaestecker, 2002).
+"""Adapt posteriors to other class priors (Saerens, Latinne and Decaestecker, 2002), and combine several posteriors.
 
 All functions assume calibrated posteriors: calibrate first. If the mean posterior of a class on unchanged data differs
 from its training prior, the difference is taken for a shift.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from esupcon.probability.predictions import FloatArray, as_labels, as_priors, as_probabilities, refuse
+from esupcon.probability.predictions import FloatArray, as_labels, as_priors, as_probabilities, refuse, softmax
 
 #: The search for priors ends this close to the maximum of the mean log likelihood, or after this many steps.
 TOLERANCE, MOST_STEPS = 1e-7, 10_000
@@ -43,9 +44,8 @@ def adapt_to_priors(probabilities: ArrayLike, source_priors: ArrayLike, target_p
     """Return p'(k | x) ∝ p(k | x) · target_k / source_k: the posteriors under the target priors."""
     ratios, source = _ratios(probabilities, source_priors)
     target = as_priors(target_priors, n_classes=len(source), name="target_priors")
-    unseen = (source == 0) & (target > 0)
-    remedy = "Posteriors contain no information about a class that was not in training."
-    refuse(unseen, "target_priors must be 0 where source_priors are", target, remedy, axes=("class",))
+    expected, remedy = "target_priors must be 0 where source_priors are", "Train with samples of the class first."
+    refuse((source == 0) & (target > 0), expected, target, remedy, axes=("class",))
     totals = (ratios * target).sum(axis=1)
     expected = "every row must have a class whose target prior is not 0"
     refuse(totals == 0, expected, totals, "Give its classes a small prior, or leave the row out.")
@@ -57,15 +57,9 @@ def estimate_priors(
 ) -> PriorEstimate:
     """Return the priors π under which unlabelled samples are most likely, found by expectation maximisation.
 
-    One step replaces π_k by the mean over samples of p(k | x) adapted to π: π_k ← π_k · d_k, where d_k is
-    mean_i ( r_ik / Σ_j π_j r_ij ) and r_ik = p(k | x_i) / source_k.
-
-    The mean includes `pseudo_count` imagined samples whose classes are known and distributed as the source priors (a
-    Dirichlet prior), one per class by default: a few samples then change the priors only a little, and no class of
-    training is ruled out. 0 gives the maximum likelihood, where a single row can set a prior to 1.
-
-    The objective is concave and log max_k d_k bounds how far it is from its maximum: the search ends when that bound
-    is small enough.
+    One step replaces π_k by the mean over samples of p(k | x) adapted to π, with `pseudo_count` imagined samples among
+    them that are distributed as the source priors, one per class by default: a few samples change the priors only a
+    little, and no class of training is ruled out. 0 gives the maximum likelihood.
     """
     ratios, source = _ratios(probabilities, source_priors)
     imagined = float(len(source)) if pseudo_count is None else pseudo_count
@@ -77,6 +71,7 @@ def estimate_priors(
         if imagined > 0:  # else a prior may have become 0
             np.divide(imagined * source, priors, out=of_imagined, where=source > 0)
         direction = ((1.0 / (ratios @ priors)) @ ratios + of_imagined) / (len(ratios) + imagined)
+        # The objective is concave, and this logarithm bounds how far it is from its maximum.
         converged = bool(np.log(direction.max()) <= TOLERANCE)
         if converged:
             break
@@ -86,10 +81,9 @@ def estimate_priors(
 
 
 def prior_shift_test(probabilities: ArrayLike, source_priors: ArrayLike) -> PriorShiftTest:
-    """Compare 2 Σ_i log Σ_k π̂_k p(k | x_i) / source_k with χ² of (classes of training - 1) degrees of freedom.
+    """Compare 2 Σ_i log Σ_k π_k p(k | x_i) / source_k at the likeliest π with χ² of (classes of training - 1) degrees.
 
-    π̂ is the maximum likelihood estimate. Without a shift and with calibrated posteriors the p-value is uniform; it is
-    conservative if π̂ lies on the edge, with a class that does not occur.
+    Without a shift the p-value is uniform; it is conservative if a class does not occur at all.
     """
     from scipy.special import chdtrc  # type: ignore[import-untyped]  # noqa: PLC0415 - half of the import time
 
@@ -98,6 +92,28 @@ def prior_shift_test(probabilities: ArrayLike, source_priors: ArrayLike) -> Prio
     statistic = max(2.0 * float(np.log(ratios @ estimate.priors).sum()), 0.0)
     degrees = int((source > 0).sum()) - 1
     return PriorShiftTest(statistic, degrees, float(chdtrc(degrees, statistic)) if degrees else 1.0, estimate)
+
+
+def combine_posteriors(posteriors: Sequence[ArrayLike], rule: Literal["product", "sum"] = "product") -> FloatArray:
+    """Return one table of posteriors (n, K) from several of the same samples: their mean, or their scaled product.
+
+    A product is for classifiers with independent evidence and equal priors. Calibrate the result.
+    """
+    tables = [as_probabilities(table, name=f"posteriors[{r}]") for r, table in enumerate(posteriors)]
+    if len({table.shape for table in tables}) != 1 or rule not in ("product", "sum"):
+        raise ValueError(
+            f"posteriors must be tables of the same samples and classes, rule 'product' or 'sum'; got shapes "
+            f"{[table.shape for table in tables]}, rule {rule!r}. Predict the same rows with every classifier."
+        )
+    p = np.stack([table / table.sum(axis=1, keepdims=True) for table in tables])
+    if rule == "sum":
+        return np.asarray(p.mean(axis=0))
+    with np.errstate(divide="ignore"):  # a probability of 0 excludes its class
+        log_p = np.log(p).sum(axis=0)
+    remedy = "Calibrate the classifiers first, or use rule='sum'."
+    expected = "a product must be positive for some class"
+    refuse(np.isinf(log_p).all(axis=1), expected, np.zeros(len(log_p)), remedy)
+    return softmax(log_p)
 
 
 def _ratios(probabilities: ArrayLike, source_priors: ArrayLike) -> tuple[FloatArray, FloatArray]:

@@ -385,7 +385,8 @@ def _measure(fitted: Fitted, dataset: Dataset, held_out: Predictions | None, fol
         with suppress(ValueError):  # too few samples or classes to divide
             calibration = calibration.model_copy(update={"paper": paper_calibration(test)})
         if classifier.calibration.how != "none":
-            fitted_on_train = measure_calibration(classifier.calibration, test)
+            of = classifier.calibration
+            fitted_on_train = measure_calibration(of.how, of.temperature, of.n, test)
             calibration = calibration.model_copy(update={"held_out": fitted_on_train})
     else:
         log("There is no test part, so nothing was measured on one.")
