@@ -136,7 +136,7 @@ def held_out_calibration(held_out: Predictions, test: Predictions, *, offset: Ar
 
 
 def paper_calibration(predictions: Predictions, *, seed: int = 0, offset: ArrayLike = 0.0) -> CalibrationFigures:
-    """Fit the temperature on a stratified fifth of a test set, smoothed if that is small, and measure it on the rest."""
+    """Fit the temperature on a stratified fifth of a test set, smoothed if that is few, and measure it on the rest."""
     rest, chosen = stratified_split(predictions.labels, 0.2, seed)
     fit = smoothed_temperature if len(chosen) < FEW_SAMPLES else fit_temperature
     temperature = fit(predictions.logits[chosen], predictions.labels[chosen], offset=offset)
