@@ -209,12 +209,6 @@ def test_views_differ_and_augmentations_share_their_draws():
 RAW = {"mean": 0.0, "std": 1.0}
 
 
-def same_distribution(sample, expected):
-    """Kolmogorov-Smirnov against a reference sample or a distribution; seeds are fixed, so this never flickers."""
-    test = stats.ks_2samp if isinstance(expected, np.ndarray) else stats.kstest
-    return test(np.asarray(sample, dtype=float), expected).pvalue > 1e-3
-
-
 def frequency_is(hits, probability):
     """Within four standard deviations of a binomial."""
     hits = np.asarray(hits)
@@ -240,59 +234,6 @@ def test_light_views_are_pad_crop_and_flip(padding):
     for offsets in (tops, lefts):
         assert stats.chisquare([offsets.count(k) for k in range(9)]).pvalue > 1e-3
     assert frequency_is(flips, 0.5)
-
-
-def ramp(height=64, width=64):
-    """Red is 4x, green 4y, blue nothing: a view of it tells from where it was taken."""
-    image = torch.zeros(3, height, width, dtype=torch.uint8)
-    image[0] = 4 * torch.arange(width)
-    image[1] = 4 * torch.arange(height)[:, None]
-    return image
-
-
-def measured(augmentation, n=1500, height=64, width=64, seed=0):
-    """The maps of 2n views of a ramp, in pixels: derivatives (2n, 2, 2) and the middle's origin (2n, 2)."""
-    batch = ramp(height, width).expand(n, -1, -1, -1)
-    places = two_views(batch, generator(seed), augmentation, **RAW)[:, :2].double() * 255 / 4
-    row, column = height // 2, width // 2
-    along_x = (places[:, :, row, column + 7] - places[:, :, row, column - 8]) / 15
-    along_y = (places[:, :, row + 7, column] - places[:, :, row - 8, column]) / 15
-    middle = places[:, :, row - 1 : row + 1, column - 1 : column + 1].mean(dim=(2, 3))
-    return torch.stack((along_x, along_y), dim=-1).numpy(), middle.numpy() + 0.5
-
-
-def reference_crops(n, height, width, seed=0):
-    """Random resized crops by the textbook: draw area and aspect until the crop fits, then place it."""
-    rng = np.random.default_rng(seed)
-    crops = []
-    while len(crops) < n:
-        area = rng.uniform(0.2, 1.0) * height * width
-        aspect = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
-        wide, tall = math.sqrt(area * aspect), math.sqrt(area / aspect)
-        if wide <= width and tall <= height:
-            left, top = rng.uniform(0, width - wide), rng.uniform(0, height - tall)
-            crops.append((wide * tall / (height * width), wide / tall, left + wide / 2, top + tall / 2))
-    return np.array(crops).T
-
-
-@pytest.mark.parametrize(("height", "width"), [(64, 64), (48, 64)])
-def test_simclr_crops_and_flips_have_the_reference_distribution(height, width):
-    derivative, middle = measured(replace(SIMCLR, jitter=0.0, grey=0.0), height=height, width=width)
-    s_x, s_y = derivative[:, 0, 0], derivative[:, 1, 1]
-    assert np.abs(derivative[:, [0, 1], [1, 0]]).max() < 1e-3
-    wide, tall = np.abs(s_x) * width, np.abs(s_y) * height
-    area, aspect, middle_x, middle_y = reference_crops(4000, height, width)
-    assert same_distribution(np.abs(s_x * s_y), area)
-    assert same_distribution(wide / tall, aspect)
-    assert same_distribution(middle[:, 0], middle_x)
-    assert same_distribution(middle[:, 1], middle_y)
-    assert frequency_is(s_x < 0, 0.5)
-    assert (s_y > 0).all()
-    share = np.abs(s_x * s_y)
-    assert 0.2 <= share.min() + 1e-3 < 0.22
-    assert share.max() <= 1 + 1e-3
-    assert abs(stats.pearsonr(share[:1500], share[1500:]).statistic) < 0.1
-    assert abs(stats.pearsonr(share, s_x < 0).statistic) < 0.1
 
 
 # Tables
@@ -355,29 +296,18 @@ def test_simclr_has_the_reference_numbers():
     ("call", "message"),
     [
         (lambda x: two_views(x, generator(), "simclair"), "one of simclr, simclr_no_flip, light, .*got 'simclair'"),
-        (lambda x: two_views(x, generator(), 3), "must be one of simclr, .* got 3"),
         (lambda x: two_views(x, None, "simclr"), r"generator must be a torch.Generator; got NoneType"),
-        (lambda x: two_views(x.numpy(), generator(), "simclr"), "images must be a torch.Tensor; got ndarray"),
         (lambda x: two_views(x.float(), generator(), "simclr"), r"uint8 images .* got torch.float32 of shape \(2, 3"),
-        (lambda x: two_views(x[0], generator(), "simclr"), r"got torch.uint8 of shape \(3, 16, 16\)"),
         (lambda x: two_views(x[:, :2], generator(), "simclr"), r"1 or 3 channels.* \(2, 2, 16, 16\)"),
-        (lambda x: two_views(x[..., :0], generator(), "simclr"), r"\(2, 3, 16, 0\)"),
         (lambda x: two_views(x, generator(), "table"), "TableAugmentation must be .* table .*; got torch.uint8"),
         (lambda x: two_views(torch.zeros(2, 2), generator(), "light"), "ImageAugmentation must be .* torch.float32"),
         (lambda x: two_views(torch.full((2, 2), torch.nan), generator(), "table"), "with NaN or inf"),
         (lambda x: two_views(x, generator(), "light", mean=(0.5, 0.5)), "mean .* each of 3 channels; got "),
-        (lambda x: two_views(x, generator(), "none", std=0.0), r"std must be one finite number above 0, .* \[0.0\]"),
         (lambda x: two_views(x, generator(), "none", mean=math.nan), "mean must be one finite number, or"),
         (lambda x: ImageAugmentation(flip=1.5), "flip must be from 0 to 1; got 1.5"),
-        (lambda x: ImageAugmentation(hue=0.6), "hue must be from 0 to 0.5; got 0.6"),
-        (lambda x: ImageAugmentation(rotation=float("nan")), "rotation must be from 0 to 180; got nan"),
         (lambda x: ImageAugmentation(crop_area=(0.5, 1.2)), "crop_area must be a pair .* <= 1; got"),
-        (lambda x: ImageAugmentation(zoom=(0.0, 1.0)), "zoom must be a pair"),
-        (lambda x: ImageAugmentation(crop_aspect=(2.0, 1.0)), "crop_aspect must be a pair"),
         (lambda x: ImageAugmentation(pad=1.5), "pad must be a whole number of pixels; got 1.5"),
-        (lambda x: ImageAugmentation(padding="wrap"), "one of border, zeros, reflection; got 'wrap'"),
         (lambda x: TableAugmentation(noise=-1), "noise must be from 0 to inf; got -1"),
-        (lambda x: TableAugmentation(corruption=2), "corruption must be from 0 to 1; got 2"),
     ],
 )
 def test_mistakes_give_one_line(call, message):

@@ -1,6 +1,5 @@
 """The cache of decoded images: complete or absent, after any interruption and for any number of builders."""
 
-import json
 import os
 import signal
 import subprocess
@@ -64,28 +63,6 @@ def test_interrupted_build_leaves_nothing(tmp_path, monkeypatch):
         patched.setattr(cache, "write_sealed_json", interrupted)
         build(tmp_path)
     np.testing.assert_array_equal(build(tmp_path)[0], ALL)  # without its record, which is written last, it is no entry
-
-
-@pytest.mark.parametrize("damage", ["truncate", "pixel", "no json", "bad json", "other json", "no images"])
-def test_damaged_entry_is_built_again(tmp_path, damage):
-    build(tmp_path)
-    images, record = tmp_path / "k.u8", tmp_path / "k.json"
-    match damage:
-        case "truncate":
-            os.truncate(images, 10)
-        case "pixel":
-            images.write_bytes(b"x" + images.read_bytes()[1:])
-        case "no json":
-            record.unlink()
-        case "bad json":
-            record.write_text('{"shape": [6, 1')
-        case "other json":
-            record.write_text(json.dumps({"shape": ["a", 1, 2, 2], "record": {}}))
-        case "no images":
-            images.unlink()
-    lines = []
-    np.testing.assert_array_equal(build(tmp_path, log=lines.append)[0], ALL)
-    assert any("damaged; decoding them again" in line for line in lines) == (damage != "no json")
 
 
 def test_full_disk_is_reported_before_anything_is_written(tmp_path, monkeypatch):

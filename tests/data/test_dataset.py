@@ -1,8 +1,5 @@
 """Dataset, its options, rows without copies, registered sets, and the cost of imports."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from pictures import class_folder, quietly
@@ -67,31 +64,12 @@ def test_mapped_images_become_tensors_without_a_warning(tmp_path):
     assert quietly(tmp_path / "set", tmp_path).fingerprint == before
 
 
-def test_import_needs_neither_torch_nor_numpy():
-    code = (
-        "import sys, esupcon.data\n"
-        "print([name for name in ('torch', 'sklearn', 'pyarrow', 'rich', 'PIL', 'numpy') if name in sys.modules])\n"
-        "esupcon.data.load\n"
-        "print([name for name in ('torch', 'sklearn', 'pyarrow', 'rich') if name in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.splitlines() == ["[]", "[]"]
-
-
 def test_every_option_has_a_help_text_and_those_without_effect_are_in_no_key():
     assert all(field.description for field in DataOptions.model_fields.values())
     given = {"data_dir": "x", "cache_dir": "y", "cache": False, "workers": 3, "strict": True, "download": False}
     assert DataOptions(**given).model_dump() == DataOptions().model_dump()
     assert not set(given) & set(DataOptions().model_dump())
     assert DataOptions(image_size=[3, 4]).model_dump()["image_size"] == (3, 4)
-
-
-def test_options_are_taken_as_an_object_and_as_fields(tmp_path):
-    root = class_folder(tmp_path / "set", {"a": 5, "b": 5})
-    options = DataOptions(image_size=8, cache=False, workers=1)
-    assert esupcon.data.load(root, options, log=lambda line: None).image_shape == (3, 8, 8)
-    changed = esupcon.data.load(root, options, log=lambda line: None, channels=1, image_size=9)
-    assert changed.image_shape == (1, 9, 9)
 
 
 def with_test_part(kind, tmp_path):

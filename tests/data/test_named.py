@@ -248,29 +248,6 @@ def test_caltech256(tmp_path):
         quietly("caltech256", tmp_path, n_per_class=12)
 
 
-@pytest.mark.parametrize(
-    ("typo", "hint"),
-    [
-        ("cifer10", "Did you mean 'cifar10'"),
-        ("zebra", "digits, cifar10, cifar100, tiny_imagenet, caltech256"),
-        ("./photos", "there is no file or folder photos"),
-    ],
-)
-def test_unknown_source_gets_a_suggestion(tmp_path, typo, hint):
-    with pytest.raises(FileNotFoundError, match=hint) as caught:
-        quietly(typo, tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-def test_mistaken_types_and_folders(tmp_path):
-    for source in ("", b"x", 3, None, ["photos"]):
-        with pytest.raises(ValueError, match="a name or a path"):
-            quietly(source, tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match="is a file"):
-        quietly("cifar10", tmp_path, data_dir=tmp_path / "file")
-
-
 def test_name_has_precedence_over_a_folder_with_a_message(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     class_folder(tmp_path / "digits", {"a": 3, "b": 3})

@@ -172,17 +172,10 @@ def test_wrong_labels_are_spread_over_all_other_classes(kind):
     [
         (lambda y, rng: low_sample(y, 21, rng), "n_train is 21, and there are 20 samples"),
         (lambda y, rng: low_sample(y, 0, rng), "n_train must be a whole number, 1 or more; got 0"),
-        (lambda y, rng: low_sample(y, 5, 0), "Pass numpy.random.default_rng"),
         (lambda y, rng: low_sample(y.astype(float), 5, rng), "array of integers, not empty; got float64"),
-        (lambda y, rng: low_sample(y.reshape(2, 10), 5, rng), r"shape \(2, 10\)"),
         (lambda y, rng: imbalance(y, 1.5, rng), "imbalance_rate must be from 0 to 1; got 1.5"),
-        (lambda y, rng: imbalance(y * 0, 0.5, rng), "need at least two classes; all labels are 0"),
-        (lambda y, rng: label_noise(y, -0.1, rng), "noise_rate must be from 0 to 1; got -0.1"),
-        (lambda y, rng: label_noise(y, "0.1", rng), "got '0.1'"),
         (lambda y, rng: label_noise(y, 0.1, rng, kind="typo"), "one of shuffle, symmetric, pair; got 'typo'"),
         (lambda y, rng: label_noise(y, 0.05, rng), r"cannot shuffle 1 of 20 .* noise_rate=0.1 \(2 labels\)"),
-        (lambda y, rng: Scenario(n_train=-1), "got -1"),
-        (lambda y, rng: Scenario(noise_rate=2), "got 2"),
         (lambda y, rng: Scenario(seed=-3), "seed must be a whole number, 0 or more; got -3"),
     ],
 )

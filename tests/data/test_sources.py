@@ -126,52 +126,27 @@ OK = {"x_train": IMAGES, "y_train": LABELS}
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"foo": IMAGES}, "must hold x_train and y_train, .* it holds foo"),
         ({"x_train": IMAGES}, "must hold x_train and y_train"),
         ({**OK, "x_test": IMAGES}, "x_test and y_test or neither"),
         ({**OK, "y_train": LABELS[1:]}, "30 images and y_train 29 labels"),
         ({**OK, "y_train": np.eye(3)[LABELS]}, "argmax"),
         ({**OK, "classes": np.array(["a", "b"])}, "the label '2' is none of its 2 classes"),
         ({**OK, "classes": np.array(["a", "b", "a"])}, "names a class twice: 'a', 'b', 'a'"),
-        ({**OK, "y_train": NAMES[LABELS], "classes": NAMES[1:]}, "'oak' is none of its 2 classes"),
         ({**OK, "x_test": IMAGES[:2], "y_test": np.array([0, 5])}, "'5' is only on test images"),
         ({**OK, "y_train": LABELS + 0.5}, "whole numbers or text; got 0.5"),
-        ({**OK, "y_train": LABELS * np.nan}, "whole numbers or text; got nan"),
-        ({**OK, "y_train": LABELS * 1j}, "dtype complex"),
         ({**OK, "y_train": np.array([b"\xff", b"\xfe", b"c"])[LABELS]}, r"set\.npz: labels must be .* got dtype \|S1"),
         ({**OK, "y_train": np.array([2**64 - 1, 0, 1], np.uint64)[LABELS]}, "got 18446744073709551615"),
         ({**OK, "y_train": np.array(["1" * 5000, "2", "3"])[LABELS]}, "more than 1,000 characters"),
-        ({**OK, "x_train": IMAGES.astype("U3")}, "must be numbers"),
         ({**OK, "x_train": np.zeros((30, 4, 6, 5), np.uint8)}, "1 or 3 channels"),
         ({**OK, "x_train": IMAGES.reshape(30, 90)}, r"got shape \(30, 90\)"),
         ({**OK, "x_test": IMAGES[:3, :, 1:], "y_test": LABELS[:3]}, "differ in size"),
         ({**OK, "y_train": LABELS * 0}, "two classes"),
-        ({"x_train": IMAGES[:0], "y_train": LABELS[:0]}, "two classes"),
         *(({**OK, "x_train": bad}, "expected 0 to 1 or 0 to 255") for bad in (
             IMAGES / 255 - 0.5, IMAGES * 2.0, IMAGES.astype(np.int16) * 200, IMAGES * np.nan, IMAGES + np.inf)),
     ],
 )  # fmt: skip
 def test_npz_mistakes(tmp_path, arrays, message):
     refused(stored(tmp_path, **arrays), tmp_path, message)
-
-
-@pytest.mark.parametrize("damage", ["cut", "text", "empty", "array", "objects"])
-def test_damaged_npz_and_objects_are_refused(tmp_path, damage):
-    class Trap:
-        def __reduce__(self):
-            return (open, (str(tmp_path / "sprung"), "w"))
-
-    file = stored(tmp_path, x_train=IMAGES, y_train=np.array([Trap()] * 30) if damage == "objects" else LABELS)
-    match damage:
-        case "cut":
-            file.write_bytes(file.read_bytes()[:900])
-        case "text" | "empty":
-            file.write_text("not an archive" if damage == "text" else "")
-        case "array":
-            with file.open("wb") as handle:
-                np.save(handle, IMAGES)
-    refused(file, tmp_path, "Python objects, which are not read" if damage == "objects" else r"cannot be read as \.npz")
-    assert not (tmp_path / "sprung").exists()
 
 
 # --- .csv ---
@@ -237,7 +212,6 @@ def test_csv_columns_by_name_and_a_split_column(tmp_path, images):
     ("rows", "message"),
     [
         ([], "fewer than two columns"),
-        (["just one column"], "fewer than two columns"),
         (["path,label"], "names no training images"),
         (["path,label,split", "images/a/000.png,a,tomorrow"], "'tomorrow'; expected train, test or val"),
         (["path,label,split", "images/a/000.png,a,train", "images/b/000.png,b,test"], "'b' is only on test images"),
@@ -282,11 +256,6 @@ def test_digest_changes_with_labels_pixels_and_order(tmp_path, images):
     assert changed_csv(tmp_path, [line.replace(",b", ",c") for line in lines()]) != before
     saved(images / "a" / "000.png")
     assert changed_csv(tmp_path, lines()) != before
-
-
-def test_digest_does_not_depend_on_the_path(tmp_path, images):
-    copy = class_folder(tmp_path / "elsewhere" / "copy", {"a": 6, "b": 6})
-    assert source_digest(copy) == source_digest(images) == source_digest(written(tmp_path, ["path,label", *lines()]))
 
 
 def test_digest_of_parts_and_arrays(tmp_path):

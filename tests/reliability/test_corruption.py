@@ -108,6 +108,8 @@ def test_damaged_cache_is_decoded_again(tmp_path: Path, suffix: str) -> None:
     read()
     (file,) = cache.glob(f"*{suffix}")
     check_every_damage(file, read, recovers=True)
+    file.unlink()
+    assert read() == read()
     file.write_bytes(b"")
     notes = load_data(photos, cache_dir=cache, log=quiet).notes
     assert any(str(file.with_suffix(".u8")) in note and "damaged; decoding them again" in note for note in notes)

@@ -90,8 +90,9 @@ def test_killed_at_file_operations(warm: Warm, tmp_path: Path, long_version: boo
 def test_signal_saves_a_checkpoint(warm: Warm, tmp_path: Path, number: signal.Signals) -> None:
     folder, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     words = ("train", "digits", *RECIPE, "--out")
-    first = warm.esupcon(*words, folder, kill_after=0, send=number, once=folder / "history.jsonl")
+    first = warm.esupcon(*words, folder, "--overwrite", kill_after=0, send=number, once=folder / "history.jsonl")
     assert first.code == 128 + number, first.err
+    assert "--overwrite" not in first.last_line
     assert first.last_line.startswith(
         f"esupcon: stopped; the run is saved in {folder}. To continue: esupcon train digits"
     )

@@ -79,14 +79,6 @@ def test_the_smallest_case_of_a_fault_is_kept(tmp_path: Path) -> None:
     assert (found["cases"], found["accepted"], found["faults"]) == (3, 0, 1)
 
 
-def test_draws_are_repeatable() -> None:
-    seeds = [b'{"a": [1, 2], "b": {"c": "d"}}', b"no json"]
-    first = [Draws(seeds, 5).draw(number) for number in range(200)]
-    assert first == [Draws(seeds, 5).draw(number) for number in range(200)]
-    assert first != [Draws(seeds, 6).draw(number) for number in range(200)]
-    assert len(set(first)) > 150
-
-
 def test_results_cover_every_reader_without_faults() -> None:
     """The generated file of the last long run; `python fuzz/run.py --cases 20000 --results` writes it."""
     if not (FUZZ / "results.json").exists():

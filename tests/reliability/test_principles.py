@@ -129,18 +129,8 @@ def linked(name: str) -> Callable[[Path], None]:
 
 TRAINED = ("train", "{corners}", "--out", "{out}", *TRAIN)
 GRID = (
-    "reproduce",
-    "full",
-    "--profile",
-    "smoke",
-    "--method",
-    "ce",
-    "--seeds",
-    "1",
-    "--store",
-    "{out}",
-    "--workers",
-    "1",
+    *("reproduce", "full", "--profile", "smoke", "--method", "ce", "--seeds", "1"),
+    *("--store", "{out}", "--workers", "1"),
 )
 # What is there, the command, and its exit code.
 OTHERS = {
