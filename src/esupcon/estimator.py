@@ -81,6 +81,9 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     batch_size, lr, optimizer, weight_decay : of the optimiser. These and all settings above that are None are chosen
         for the data: see `recipe_`
     augmentation : how views are made: auto, or the name of an augmentation
+    label_noise : share of the labels that are wrong, 0 to 1, or None for none. "auto" estimates it from the training of
+        images with five classes or more, and changes nothing below 12 %. Where labels are wrong, training relies on
+        what the network believes about them early on, and on their neighbours
     class_weight : "balanced" draws every class equally often in training. A dict {label: weight} multiplies the
         posterior of a class by its weight, which is what training with weighted samples converges to
     priors : class shares that `predict` and `predict_proba` answer for: "training", those that training gave (of the
@@ -125,6 +128,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         "optimizer": [StrOptions({"adamw", "sgd", "muon"}), None],
         "weight_decay": [Interval(Real, 0, None, closed="left"), None],
         "augmentation": [StrOptions({"auto", *AUGMENTATIONS})],
+        "label_noise": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left"), None],
         "class_weight": [StrOptions({"balanced"}), dict, None],
         "priors": [StrOptions({"training", "balanced"}), dict],
         "auto_calibrate": ["boolean"],
@@ -153,6 +157,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         optimizer: str | None = None,
         weight_decay: float | None = None,
         augmentation: str = "auto",
+        label_noise: str | float | None = "auto",
         class_weight: str | Mapping[Any, float] | None = None,
         priors: Priors = "training",
         auto_calibrate: bool = True,
@@ -177,6 +182,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         self.optimizer = optimizer
         self.weight_decay = weight_decay
         self.augmentation = augmentation
+        self.label_noise = label_noise
         self.class_weight = class_weight
         self.priors = priors
         self.auto_calibrate = auto_calibrate
@@ -512,6 +518,8 @@ class _Task:
         named = {key: value for key, value in named.items() if value is not None and not isinstance(value, nn.Module)}
         named["class_weight"] = "balanced" if estimator.class_weight == "balanced" else None
         named["patience"] = estimator.patience if estimator.early_stopping else None
+        if estimator.label_noise != "auto":
+            named["label_noise"] = estimator.label_noise or 0.0
         options = {"embeddings": estimator.kind == "embeddings", "module": isinstance(encoder, nn.Module)}
         try:
             asked = TrainSpec.model_validate({**named, "seed": self.seed})

@@ -56,6 +56,14 @@ class TrainSpec(BaseModel):
     prototype_lr: float = Field(1.0, gt=0, description="Rate of the prototypes relative to the encoder's.")
     spce_average: Literal["class", "batch"] = Field("class", description="SPCE average: class, or batch (literal 1/N).")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="Label smoothing of ce.")
+    ce_power: float = Field(0.0, ge=0, le=1, description="Power q of generalised cross entropy; 0: cross entropy.")
+    mixup: float = Field(0.0, ge=0, description="Parameter of mixup for ce, which mixes pairs of images; 0: none.")
+    label_noise: Literal["auto"] | Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        None, description="Share of wrong labels to train for; auto: estimated (with 5 classes or more); 0: none."
+    )
+    images_per_class: int | None = Field(
+        None, ge=2, description="Images of each class that a batch has of the classes drawn for it (default: chance)."
+    )
     logit_adjustment: float = Field(
         0.0, ge=0, le=2, description="Times the log class shares are added to logits in training; 1: balanced."
     )
@@ -109,6 +117,8 @@ class TrainSpec(BaseModel):
     def _one_remedy_of_imbalance(self) -> Self:
         if self.logit_adjustment and self.class_weight is not None:
             raise ValueError("class_weight 'balanced' leaves no class shares for logit_adjustment; set one of them")
+        if self.images_per_class and self.class_weight is not None:
+            raise ValueError("class_weight and images_per_class both decide what a batch holds; set one of them")
         return self
 
     @property
@@ -187,7 +197,7 @@ class RunSpec(BaseModel):
     def stage_key(self) -> str | None:
         """The key of a first stage that runs of other methods can reuse; None if there is nothing to share."""
         method = METHODS.get(self.train.method)
-        if method is None or method.shared_stage is None:
+        if method is None or method.shared_stage is None or self.train.label_noise:
             return None
         train = self.train.model_copy(update={"method": repr(method.shared_stage)})
         return self.model_copy(update={"train": train}).key
@@ -196,7 +206,7 @@ class RunSpec(BaseModel):
     def reuses_first_stage(self) -> bool:
         """Whether this run can reuse a first stage that another run has trained: its own trains nothing else."""
         method = METHODS.get(self.train.method)
-        return method is not None and method.shared_stage == method.stages[0]
+        return self.stage_key is not None and method is not None and method.shared_stage == method.stages[0]
 
     def check_used(self, train: TrainSpec) -> None:
         """Raise a ValueError if a setting that this run names changes nothing; `train` are the resolved settings."""
@@ -213,7 +223,8 @@ class RunSpec(BaseModel):
             **dict.fromkeys(("prototype_temperature", "prototype_lr"), (method.head != "prototype", with_method)),
             "temperature": (losses == {"ce"} and method.head == "linear", with_method),
             "spce_average": ("spce" not in losses, with_method),
-            "label_smoothing": ("ce" not in losses, with_method),
+            **dict.fromkeys(("label_smoothing", "ce_power"), ("ce" not in losses, with_method)),
+            "mixup": (losses != {"ce"}, with_method),
             "logit_adjustment": (not losses & {"ce", "esupcon"}, with_method),
             "projection_dim": (not method.projector, with_method),
             "momentum": (train.optimizer != "sgd", with_optimizer),

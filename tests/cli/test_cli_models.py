@@ -71,10 +71,11 @@ def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path, mon
         **{"prototype_weight": 2.0, "prototype_lr": 0.5, "spce_average": "batch", "projection_dim": 16, "seed": 7},
         **{"augmentation": "none", "precision": "64", "patience": 3, "class_weight": "balanced", "threads": 2},
         **{"encoder_lr": 0.5, "schedule": "linear", "label_smoothing": 0.1, "neck": "norm"},
-        **{"prototype_temperature": 0.2, "cached_views": 6, "contrast_weight": 0.5},
+        **{"prototype_temperature": 0.2, "cached_views": 6, "contrast_weight": 0.5, "ce_power": 0.5, "mixup": 0.2},
+        **{"label_noise": 0.25},
     }
     monkeypatch.setattr(RunSpec, "check_used", lambda run, train: None)  # not all of them go together
-    exclusive = {"compile", "test_time_flip", "logit_adjustment", "train_blocks"}
+    exclusive = {"compile", "test_time_flip", "logit_adjustment", "train_blocks", "images_per_class"}
     exclusive |= {"prototype_share", "prototype_average"}
     defaults = TrainSpec().model_dump()
     assert set(given) | exclusive == set(defaults)

@@ -18,7 +18,8 @@ SNAPSHOT = Path(__file__).with_name("plans.json")
 # Fields that were added after the snapshot, with the value that keeps the old behaviour.
 ADDED_LATER: dict[str, Any] = {
     **{"threads": 1, "content": None, "processes": 1, "objects": None, "cross_fit": False, "encoder_lr": 1.0},
-    **{"contrast_weight": 1.0, "logit_adjustment": 0.0},
+    **{"contrast_weight": 1.0, "logit_adjustment": 0.0, "ce_power": 0.0, "mixup": 0.0},
+    **{"label_noise": None, "images_per_class": None},
     **{"schedule": "cosine", "label_smoothing": 0.0, "neck": "none", "train_blocks": None, "cached_views": 4},
     **{
         "priors": "training",

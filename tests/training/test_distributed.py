@@ -23,17 +23,19 @@ from esupcon.training import fit
 torch.set_num_threads(1)
 out = Path(sys.argv[1])
 for job in sys.argv[3:]:
-    method, micro = job.split(":")
+    method, micro, *noise = job.split(":")
     torch.manual_seed(7)
-    spec = quick_spec(method=method, precision="64", epochs=3, micro_batch=int(micro) or None)
+    noise = {"label_noise": float(noise[0])} if noise else {}
+    spec = quick_spec(method=method, precision="64", epochs=3, micro_batch=int(micro) or None, **noise)
     fitted = fit(spec, blobs(), encoder=rowwise_encoder(), accelerator="cpu", out=out / job.replace(":", "-"))
     if torch.distributed.get_rank() == 0:
-        torch.save({"weights": fitted.network.state_dict(), "history": fitted.history}, out / f"{method}-{micro}.pt")
+        about = {"weights": fitted.network.state_dict(), "history": fitted.history}
+        torch.save(about, out / f"{job.replace(':', '-')}.pt")
     torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
 
-JOBS = ["supcon_tt:0", "spce:0", "esupcon:0", "ce:0", "esupcon:3"]
+JOBS = ["supcon_tt:0", "spce:0", "esupcon:0", "ce:0", "esupcon:3", "esupcon:0:0.3", "ce:3:0.3"]
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +58,13 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_two_processes_equal_one(two_processes: Path, job: str) -> None:
-    """Loss of every epoch and weights after nine steps, to 1e-6; anchors, gather and cached embeddings included."""
-    method, micro = job.split(":")
-    two = torch.load(two_processes / f"{method}-{micro}.pt", weights_only=True)
+    """Loss of every epoch and weights after nine steps, to 1e-6; anchors, gather, cached embeddings and the memory of
+    labels included."""
+    method, _, *noise = job.split(":")
+    two = torch.load(two_processes / f"{job.replace(':', '-')}.pt", weights_only=True)
     torch.manual_seed(7)
-    one = fit(quick_spec(method=method, precision="64", epochs=3), blobs(), encoder=rowwise_encoder())
+    spec = quick_spec(method=method, precision="64", epochs=3, label_noise=float(noise[0]) if noise else None)
+    one = fit(spec, blobs(), encoder=rowwise_encoder())
     assert [r["loss"] for r in two["history"]] == pytest.approx([r["loss"] for r in one.history], rel=1e-6)
     for name, value in one.network.state_dict().items():
         assert_close(two["weights"][name], value, rtol=1e-6, atol=1e-6)

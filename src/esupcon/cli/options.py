@@ -73,7 +73,8 @@ def _parameter(name: str, field: FieldInfo, panel: str, typed: str, shown: str |
     """Return the parameter of an option that leaves everything but its basic type to the model."""
     kinds = [field.annotation, *get_args(field.annotation)]
     choices = [value for one in kinds if get_origin(one) is Literal for value in get_args(one)]
-    kind: Any = next((one for one in (*kinds, *map(type, choices)) if one in (bool, int, float)), str)
+    basic = [str] if any(isinstance(value, str) for value in choices) else kinds
+    kind: Any = next((one for one in (*basic, *map(type, choices)) if one in (bool, int, float)), str)
     if shown is None and field.default is not None and kind is not bool:
         shown = str(field.default)
     names = f"--{typed}/--no-{typed}" if kind is bool else f"--{typed}"

@@ -37,7 +37,8 @@ SETTINGS: dict[str, Any] = {
     **{"projection_dim": 128, "augmentation": "auto", "precision": "auto", "threads": 1, "compile": False},
     **{"class_weight": None, "patience": None, "encoder_lr": 1.0, "schedule": "cosine", "label_smoothing": 0.0},
     **{"prototype_temperature": None, "prototype_share": None, "prototype_average": "class", "neck": "none"},
-    **{"contrast_weight": 1.0, "logit_adjustment": 0.0},
+    **{"contrast_weight": 1.0, "logit_adjustment": 0.0, "ce_power": 0.0, "mixup": 0.0},
+    **{"label_noise": None, "images_per_class": None},
     **{"train_blocks": None, "cached_views": 4, "test_time_flip": False},
 }
 MAX_RUNS = 20_000

@@ -130,13 +130,26 @@ class BatchPlan:
             raise ValueError(f"a batch needs two samples or more for each process; got {n} samples for {world_size}.")
         return cls(n, size, steps)
 
-    def order(self, seed: int, stage: int, epoch: int, balance: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    def order(
+        self,
+        seed: int,
+        stage: int,
+        epoch: int,
+        balance: NDArray[np.int64] | None = None,
+        groups: tuple[NDArray[np.int64], int] | None = None,
+    ) -> NDArray[np.int64]:
         """Return the samples of one epoch in the order they are drawn.
 
         With labels in `balance` every class fills the same share: its samples are repeated in rounds, each round in
-        another order, so that none is drawn twice before all were drawn once.
+        another order, so that none is drawn twice before all were drawn once. With labels and a number in `groups`,
+        that number of samples of a class follow each other; what is left of a class forms a smaller group.
         """
         rng = np.random.default_rng(derive_seed(seed, "order", stage, epoch))
+        if groups is not None:
+            labels, size = groups
+            classes = [rng.permutation(np.flatnonzero(labels == k)) for k in np.unique(labels)]
+            parts = [rows[start : start + size] for rows in classes for start in range(0, len(rows), size)]
+            return np.concatenate([parts[place] for place in rng.permutation(len(parts))])
         if balance is None:
             return rng.permutation(self.n)
         present = np.unique(balance)

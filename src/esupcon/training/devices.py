@@ -97,16 +97,17 @@ def launch(devices: int, accelerator: str, precision: str) -> Fabric:
     return fabric
 
 
-def share(fabric: Fabric, n_views: int) -> Tensor | slice:
-    """Return the rows of a batch that this process encodes: both views of its images."""
+def share(fabric: Fabric, n_views: int) -> tuple[Tensor | slice, Tensor | slice]:
+    """Return the rows of a batch that this process encodes, both views of its images, and those of all, as gathered."""
     if fabric.world_size == 1:
-        return slice(None)
-    images = torch.arange(n_views // 2).chunk(fabric.world_size)[fabric.global_rank]
-    return torch.cat([images, images + n_views // 2]).to(fabric.device)
+        return slice(None), slice(None)
+    images = torch.arange(n_views // 2, device=fabric.device).chunk(fabric.world_size)
+    shares = [torch.cat([part, part + n_views // 2]) for part in images]
+    return shares[fabric.global_rank], torch.cat(shares)
 
 
 def gather(fabric: Fabric, outputs: dict[str, Tensor], labels: Tensor, **more: Any) -> BatchOutputs:
-    """Return the rows of all processes; the rows of this process are the anchors."""
+    """Return the rows of all processes, whose labels are known; the rows of this process are the anchors."""
     if fabric.world_size == 1:
         return BatchOutputs(outputs, labels, **more)
 
@@ -114,9 +115,10 @@ def gather(fabric: Fabric, outputs: dict[str, Tensor], labels: Tensor, **more: A
         rows: Tensor = _Gather.apply(tensor, fabric.world_size, fabric.global_rank)  # type: ignore[no-untyped-call]
         return rows
 
-    first = fabric.global_rank * len(labels)
+    n_own = len(labels) // fabric.world_size
     everything = {name: rows_of_all(z) for name, z in outputs.items()}
-    return BatchOutputs(everything, rows_of_all(labels), anchors=slice(first, first + len(labels)), **more)
+    own = slice(fabric.global_rank * n_own, (fabric.global_rank + 1) * n_own)
+    return BatchOutputs(everything, labels, anchors=own, **more)
 
 
 def average_gradients(fabric: Fabric, module: nn.Module) -> None:

@@ -44,7 +44,7 @@ def fit(spec: TrainSpec | RunSpec, data: TrainData, **options: Unpack[FitOptions
             train_stage(run, run.method.stages[run.position.stage])
         if run.method.class_means_head:
             with torch.no_grad():
-                run.network.head.weight.copy_(run.class_means(run.data.x, run.data.y))  # type: ignore[operator]
+                run.network.head.weight.copy_(run.class_means(run.data.x, run.believed_labels()))  # type: ignore[operator]
         return run.fitted()
 
 
@@ -52,7 +52,8 @@ def train_stage(run: Run, stage: Stage) -> None:
     """Minimise the sum of the stage's terms over the parts that it trains, from the current position to its end."""
     spec, plan, at, n_steps = run.spec, run.plan, run.position, run.n_steps(stage)
     run.for_each_part(stage, nn.Module.requires_grad_)
-    module: nn.Module = StageModule(run.network, stage.outputs, run.frozen)
+    outputs = dict.fromkeys((*stage.outputs, "embedding") if run.memory is not None else stage.outputs)
+    module: nn.Module = StageModule(run.network, tuple(outputs), run.frozen)
     if spec.compile:
         module = torch.compile(module)  # type: ignore[assignment]  # a compiled module is one
     module, optimizer = run.fabric.setup(module, build_optimizer(run.network, stage, spec, plan.batch_size))
@@ -60,7 +61,9 @@ def train_stage(run: Run, stage: Stage) -> None:
 
     while (steps_before := at.epoch * plan.steps_per_epoch) < n_steps:
         steps = min(plan.steps_per_epoch, n_steps - steps_before)
-        order = plan.order(spec.seed, at.stage, at.epoch, run.data.y if spec.class_weight == "balanced" else None)
+        balance = run.data.y if spec.class_weight == "balanced" else None
+        groups = None if spec.images_per_class is None else (run.data.y, spec.images_per_class)
+        order = plan.order(spec.seed, at.stage, at.epoch, balance, groups)
         run.network.train()
         run.for_each_part(stage, nn.Module.train)  # statistics of frozen parts must not move
         while at.step < steps:
@@ -79,15 +82,18 @@ def take_step(
     """Two views -> outputs -> sum of the terms -> gradient -> step. Return the value of each term."""
     fabric, spec, seed = run.fabric, run.spec, run.seed("step")
     seed_layers(seed, fabric.device)
-    views = run.two_views_of(indices)
-    labels = torch.from_numpy(run.data.y[indices]).to(fabric.device).repeat(2)
-    own = share(fabric, len(labels))  # all rows, or both views of this process's images
+    own, everyone = share(fabric, 2 * len(indices))  # all rows, or both views of this process's images
+    images = torch.from_numpy(indices).to(fabric.device).repeat(2)
+    labels, targets = run.targets(images)
+    views, targets = run.mix(run.two_views_of(indices), labels, targets)
     losses: dict[Term, Tensor] = {}
     prototypes = run.network.head.weight if isinstance(run.network.head, PrototypeHead) else None
 
     def loss_of(outputs: dict[str, Tensor]) -> Tensor:
         about = {"prototypes": prototypes, "n_classes": run.data.n_classes, "log_priors": run.log_priors}
-        batch = gather(fabric, outputs, labels[own], **about)
+        soft = None if targets is None else targets[everyone]
+        batch = gather(fabric, outputs, labels[everyone], targets=soft, **about)
+        run.record(stage, images[everyone], batch.outputs)
         losses.update(term_losses(stage, batch, spec))
         first, *others = losses.values()
         return sum(others, start=first) * fabric.world_size  # gradients are averaged; their sum is wanted

@@ -19,8 +19,8 @@ from esupcon.training.batches import derive_seed, seed_layers
 class BatchOutputs:
     """What a loss reads: outputs by name with one row for each view of each image, labels, and prototypes.
 
-    `log_priors` (K,) are added to logits in training. With several processes these are the rows of all of them, and
-    `anchors` are the rows of this one.
+    `log_priors` (K,) are added to logits in training; `targets` (n, K) are soft labels for a head, None: the labels.
+    With several processes these are the rows of all of them, and `anchors` are the rows of this one.
     """
 
     outputs: dict[str, Tensor]
@@ -28,6 +28,7 @@ class BatchOutputs:
     prototypes: Tensor | None = None  # of a prototype head
     n_classes: int | None = None
     log_priors: Tensor | None = None
+    targets: Tensor | None = None
     anchors: Anchors = None
 
     @property
@@ -43,8 +44,13 @@ class BatchOutputs:
 def _ce(logits: Tensor, batch: BatchOutputs, spec: TrainSpec) -> Tensor:
     own = logits[batch.rows] if logits.dtype == torch.float64 else logits[batch.rows].float()
     own = own if batch.log_priors is None else own + batch.log_priors.to(own.dtype)
+    targets = batch.labels[batch.rows] if batch.targets is None else batch.targets[batch.rows].to(own.dtype)
+    if spec.ce_power:  # generalised cross entropy, (1 - p^q) / q
+        chosen = targets if batch.targets is not None else nn.functional.one_hot(targets, own.shape[1])
+        probability = (own.softmax(1) * chosen).sum(1)
+        return ((1 - probability**spec.ce_power) / spec.ce_power).sum() / len(logits)
     options = {"reduction": "sum", "label_smoothing": spec.label_smoothing}
-    return nn.functional.cross_entropy(own, batch.labels[batch.rows], **options) / len(logits)  # type: ignore[arg-type]
+    return nn.functional.cross_entropy(own, targets, **options) / len(logits)  # type: ignore[arg-type]
 
 
 def _supcon(z: Tensor, batch: BatchOutputs, spec: TrainSpec) -> Tensor:
@@ -73,6 +79,7 @@ def _esupcon(z: Tensor, batch: BatchOutputs, spec: TrainSpec) -> Tensor:
         prototype_average=spec.prototype_average,
         contrast_weight=spec.contrast_weight,
         log_priors=batch.log_priors,
+        targets=batch.targets,
         anchors=batch.anchors,
     )
 

@@ -42,6 +42,7 @@ from esupcon.models.pretrained import EfficientNetLite0
 from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training.batches import FROZEN_BATCH, BatchPlan, FrozenBlocks, TrainData, derive_seed, two_views_of
 from esupcon.training.devices import any_process, choose_precision, launch, n_processes, rank, torch_threads
+from esupcon.training.memory import LabelMemory, can_estimate
 from esupcon.training.monitor import Monitor, Progress, TrainingFailed
 from esupcon.training.objective import LOSSES, check_losses
 from esupcon.training.result import CHECKPOINT_INDEX, CHECKPOINTS, RUN_FILE, RUN_FILES, TIMING_FILE, versions
@@ -144,6 +145,13 @@ class Run:
             counts = torch.bincount(torch.from_numpy(self.data.y), minlength=self.data.n_classes)
             shares = counts.clamp_min(1).double() / len(self.data.y)  # an absent class counts as one sample
             self.log_priors = (self.spec.logit_adjustment * shares.log()).to(self.fabric.device)
+        self.labels = torch.from_numpy(self.data.y).to(self.fabric.device)
+        self.memory: LabelMemory | None = None  # of the labels, which may be wrong
+        if self.spec.label_noise and (
+            self.spec.label_noise != "auto" or can_estimate(self.data.n_classes, len(self.labels))
+        ):
+            rate = None if self.spec.label_noise == "auto" else self.spec.label_noise
+            self.memory = LabelMemory(self.labels, self.data.n_classes, rate)
 
     @property
     def spec(self) -> TrainSpec:
@@ -203,6 +211,44 @@ class Run:
 
                 self.frozen.compute_views(*views, seed=spec.seed, device=device, check=check)
 
+    # --- Labels that may be wrong ------------------------------------------------------------------------------------
+
+    def targets(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the labels of training samples for pairs, and soft targets for a head; None: as the labels."""
+        return (self.labels[images], None) if self.memory is None else self.memory.targets(images, self.progress_made())
+
+    def progress_made(self, *, end_of_epoch: bool = False) -> float:
+        """Return the share of the first stage that is done; what a memory of labels believes then stays."""
+        at, n_steps = self.position, self.n_steps(self.method.stages[0])
+        done = (at.epoch + end_of_epoch) * self.plan.steps_per_epoch + at.step * (not end_of_epoch)
+        return 1.0 if at.stage else done / n_steps
+
+    def record(self, stage: Stage, images: Tensor, outputs: Mapping[str, Tensor]) -> None:
+        """Let the memory of labels see the outputs of a step of the first stage."""
+        if self.memory is None or not self.memory.is_needed or self.position.stage:
+            return
+        embedding, logits = outputs["embedding"].detach(), outputs.get("logits")
+        if logits is None and "head" in stage.trains:
+            with torch.no_grad():
+                logits = self.network.head(embedding)
+        self.memory.record(images, embedding, None if logits is None else logits.detach())
+
+    def believed_labels(self) -> NDArray[np.int64]:
+        """Return the labels as the memory corrects them, or as given."""
+        labels, _ = self.targets(torch.arange(len(self.labels), device=self.labels.device))
+        return labels.cpu().numpy()
+
+    def mix(self, views: Tensor, labels: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return views and targets mixed in pairs (mixup), or as they are. One share is drawn per step."""
+        if not self.spec.mixup:
+            return views, targets
+        rng = np.random.default_rng(self.seed("mixup"))
+        share, order = rng.beta(self.spec.mixup, self.spec.mixup), torch.from_numpy(rng.permutation(len(views)))
+        order = order.to(views.device)
+        if targets is None:
+            targets = nn.functional.one_hot(labels, self.data.n_classes).float()
+        return torch.lerp(views[order], views, share), torch.lerp(targets[order], targets, share)
+
     # --- Hooks of the loop -------------------------------------------------------------------------------------------
 
     def begin_stage(self, stage: Stage, optimizer: optim.Optimizer) -> None:
@@ -236,6 +282,10 @@ class Run:
         seen = [(self.held_out_accuracy(monitor.stage), self.sample(monitor.stage)) for monitor in self.monitors]
         for monitor, (accuracy, sample) in zip(self.monitors, seen, strict=True):
             monitor.end_epoch(n_steps, lr, accuracy, sample)
+        if self.memory is not None and self.position.stage == 0:
+            message = self.memory.end_epoch(self.progress_made(end_of_epoch=True))
+            if message is not None:
+                self.log(message)
         at, accuracy = self.position, seen[0][0]
         at.epoch, at.step = at.epoch + 1, 0
         stop = False
@@ -285,6 +335,7 @@ class Run:
             "position": asdict(at),
             "best_state": self.best_state,
             "monitors": [monitor.state_dict(inside_stage=inside) for monitor in self.monitors],
+            "memory": None if self.memory is None else self.memory.state_dict(),
         }
         self.folder.save(state, (at.stage * 1_000_000 + at.epoch) * 1_000_000 + at.step)
 
@@ -299,6 +350,8 @@ class Run:
             main = self.monitors[0]
             main.load_state_dict({**state["monitors"][0], "watch": None})
             main.rewrite(main.lines)
+            if self.memory is not None:
+                self.memory.load_state_dict(state["memory"])
             self.resumed_state = state if state["optimizer"] is not None else None
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
