@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.esupcon-installed
 
-.PHONY: help setup demo docs test check format bench study soak clean
+.PHONY: help setup demo docs test check format bench trials study soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -51,6 +51,12 @@ bench: $(STAMP)  ## speed and memory compared with other libraries
 DATA ?= data
 CIFAR100 ?= cifar100
 PHOTOS ?= $(DATA)/photos
+trials: $(STAMP)  ## continue the choice of settings for the study (hours), in studies/second/trials.jsonl
+	test -f $(DATA)/cifar100-held.npz || $(BIN)/python studies/second/heldout.py $(DATA) $(CIFAR100) $(DATA)
+	OMP_NUM_THREADS=1 $(BIN)/esupcon reproduce studies/second/trials.toml --store runs/trials \
+	  --study studies/second/trials.jsonl \
+	  --source cifar10=$(DATA)/cifar10-held.npz --source cifar100=$(DATA)/cifar100-held.npz $(ARGS)
+
 study: $(STAMP)  ## continue the second study (hours); its results are in studies/second/results.jsonl
 	OMP_NUM_THREADS=1 $(BIN)/esupcon reproduce studies/second/study.toml --store runs/second \
 	  --study studies/second/results.jsonl --data-dir $(DATA) \

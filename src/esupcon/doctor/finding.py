@@ -143,6 +143,12 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
         "all {n:,} {samples} are predicted as {name}, also the {n_other:,} of other classes.",
         "Train longer, try another learning rate or class_weight=balanced, and check the labels of a few images.",
     ),
+    "wrong-labels": (
+        "warning",
+        "about {share} of the labels seem wrong (epoch {epoch}): from now on training relies less on them, and more on "
+        "what the network and the neighbours of a sample say.",
+        "Look at the suspicious labels when training ends. If the labels are right, pass label_noise=0.",
+    ),
     # after training, from the probabilities
     "suspect-labels": (
         "warning",

@@ -83,8 +83,9 @@ class LabelMemory:
         self.seen[rows] = True
 
     @torch.no_grad()
-    def end_epoch(self, progress: float) -> str | None:
-        """Let neighbours vote; estimate the share of wrong labels when it is time. Return what to tell the user."""
+    def end_epoch(self, progress: float) -> float | None:
+        """Let neighbours vote, and estimate the share of wrong labels when it is time. Return it if it was just found
+        to be high."""
         if self.embedding is None or progress < START or not self.is_needed:
             return None
         self.votes = self._neighbours_votes()
@@ -96,7 +97,7 @@ class LabelMemory:
         if not self.is_used:
             self.posterior = self.embedding = self.votes = None
             return None
-        return f"About {self.rate:.0%} of the labels seem wrong: training relies on them less from now on."
+        return self.rate
 
     def _neighbours_votes(self) -> Tensor:
         """Return the share of each class among the given labels of the nearest samples, the sample itself left out."""

@@ -34,6 +34,7 @@ from esupcon._io import (
 from esupcon.classifier.classifier import Classifier, evaluating
 from esupcon.classifier.preprocessing import Rows
 from esupcon.doctor import Finding, check_data
+from esupcon.doctor.finding import finding, percent
 from esupcon.heads import class_means
 from esupcon.methods import BUILT_IN_METHODS, Method, Stage, get_method
 from esupcon.models import FastEncoder, Network, build_network, split_encoder
@@ -280,12 +281,13 @@ class Run:
     def end_epoch(self, n_steps: int, lr: float) -> bool:
         """Measure and record an epoch. Return True if the run has made no progress for too long."""
         seen = [(self.held_out_accuracy(monitor.stage), self.sample(monitor.stage)) for monitor in self.monitors]
+        if self.memory is not None and self.position.stage == 0:
+            rate = self.memory.end_epoch(self.progress_made(end_of_epoch=True))
+            if rate is not None:
+                epoch = self.position.epoch + 1
+                self.monitors[0].report([finding("wrong-labels", share=percent(rate), epoch=epoch)])
         for monitor, (accuracy, sample) in zip(self.monitors, seen, strict=True):
             monitor.end_epoch(n_steps, lr, accuracy, sample)
-        if self.memory is not None and self.position.stage == 0:
-            message = self.memory.end_epoch(self.progress_made(end_of_epoch=True))
-            if message is not None:
-                self.log(message)
         at, accuracy = self.position, seen[0][0]
         at.epoch, at.step = at.epoch + 1, 0
         stop = False
