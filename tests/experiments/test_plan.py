@@ -129,7 +129,7 @@ def test_contestants_have_settings_per_column_and_the_recipe_gives_the_rest(tmp_
 
 def test_the_second_study_is_planned() -> None:
     plan = make_plan(str(Path(__file__).parents[2] / "studies" / "second" / "study.toml"))
-    seeds = Counter((row.dataset, row.setting) for row in plan.rows if row.method == "esupcon")
+    seeds = Counter((row.dataset, row.setting) for row in plan.rows if row.method == "ESupCon")
     assert sorted(seeds.values()) == [1] * 8 + [3] * 5
     assert plan.baseline in {row.method for row in plan.rows}
 
