@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import enum
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,17 +87,6 @@ def test_output_as_a_frame_with_names() -> None:
         classifier.predict(frame[list("edcba")])
 
 
-def test_importing_the_package_imports_neither_torch_nor_scikit_learn() -> None:
-    code = (
-        "import sys, esupcon; assert not {'torch', 'sklearn'} & set(sys.modules), 'heavy'; "
-        "assert 'ContrastiveClassifier' in dir(esupcon) and esupcon.__version__; esupcon.ContrastiveClassifier; "
-        "assert 'torch' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    with pytest.raises(AttributeError, match="no attribute 'Classifer'"):
-        esupcon.Classifer  # noqa: B018
-
-
 # --- Inputs and labels -----------------------------------------------------------------------------------------------
 
 
@@ -161,24 +148,6 @@ def test_booleans_lists_of_tuples_frames_and_columns_as_labels() -> None:
         quick(epochs=1).fit(X, codes[:, None])
 
 
-@pytest.mark.parametrize(
-    ("y", "message"),
-    [
-        (np.zeros(30), "only one class"),
-        (np.r_[np.zeros(29), np.nan], "Input y contains NaN"),
-        (np.array(["a"] * 29 + [None], dtype=object), "None"),
-        (np.linspace(0, 1, 30), "Unknown label type"),
-        (np.zeros(29), "inconsistent numbers of samples"),
-        (np.zeros((30, 2)), "1d array"),
-        (None, "requires y to be passed"),
-    ],
-)
-def test_what_is_not_a_label_is_refused_as_by_scikit_learn(y: Any, message: str) -> None:
-    X, _ = blobs(30)
-    with pytest.raises(ValueError, match=message):
-        quick().fit(X, y)
-
-
 # --- Training --------------------------------------------------------------------------------------------------------
 
 
@@ -224,13 +193,6 @@ def test_training_starts_from_a_module_and_does_not_change_it() -> None:
     assert classifier.score(X, y) > 0.9
     trained = classifier.classifier_.network.encoder.module.state_dict()  # type: ignore[union-attr]
     assert any(not torch.equal(trained[name], value) for name, value in before.items())
-
-
-def test_identity_keeps_embeddings_and_learns_prototypes() -> None:
-    X, y = blobs()
-    classifier = quick(encoder="identity", lr=0.1).fit(X, y)
-    np.testing.assert_allclose(classifier.transform(X), X.astype(np.float32))
-    assert classifier.score(X, y) > 0.9
 
 
 def test_balanced_drawing_helps_the_rare_class() -> None:
@@ -326,27 +288,6 @@ def test_verbose_shows_progress_and_silence_is_kept(capfd: pytest.CaptureFixture
     assert "ESupCon" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"epochs": 0}, "The 'epochs' parameter of ContrastiveClassifier must be an int in the range"),
-        ({"method": "supcom"}, "The 'method' parameter of ContrastiveClassifier must be a str among"),
-        ({"temperature": -1.0}, "The 'temperature' parameter"),
-        ({"auto_calibrate": "yes"}, "The 'auto_calibrate' parameter"),
-        ({"validation_fraction": 1.0}, "The 'validation_fraction' parameter"),
-        ({"encoder": "resnet"}, "unknown encoder 'resnet'"),
-        ({"augmentation": "simclr"}, "must be uint8 images"),
-        ({"temperature": float("inf")}, "temperature"),
-    ],
-)
-def test_wrong_parameters_are_named_when_fitting(parameters: dict[str, Any], message: str) -> None:
-    X, y = blobs(30)
-    with pytest.raises(ValueError, match=message):
-        quick(**parameters).fit(X, y)
-    with pytest.raises(TypeError, match="sample_weight"):
-        quick().fit(X, y, sample_weight=np.ones(30))
-
-
 def test_a_method_registered_after_the_import_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = blobs(60)
     with pytest.raises(ValueError, match="'method' parameter"):
@@ -378,17 +319,6 @@ def test_calibration_improves_the_likelihood(n: int) -> None:
     assert negative_log_likelihood(plain.predict_proba(X[n:]), y[n:]) < losses[0]
     with pytest.raises(ValueError, match="not one of the 2 classes"):
         plain.calibrate(X[:2], [0, 5])
-
-
-def test_adapting_to_other_class_shares() -> None:
-    X, y = blobs(300, centers=2)
-    X = X + np.random.default_rng(0).normal(0, 4, X.shape)
-    classifier = quick(auto_calibrate=True).fit(X[:150], y[:150])
-    p = classifier.predict_proba(X)
-    rare = np.concatenate([np.flatnonzero(y == 0), np.flatnonzero(y == 1)[:15]])
-    assert classifier.adapt_priors(X[rare]).target_priors_[1] < 0.3
-    np.testing.assert_array_equal(classifier.adapt_priors().predict_proba(X), p)
-    assert classifier.target_priors_ is None
 
 
 @pytest.fixture(scope="module")
@@ -488,19 +418,6 @@ def test_images_come_back_with_their_range(tmp_path: Path, scale: float) -> None
     # Training leaves weights in the channels-last layout, whose sums round differently.
     np.testing.assert_allclose(again.predict_proba(X), classifier.predict_proba(X), atol=1e-5)
     assert again.get_params()["image_size"] == (8, 8)  # type: ignore[union-attr]
-
-
-def test_a_custom_module_is_passed_again(tmp_path: Path) -> None:
-    def module() -> torch.nn.Module:
-        return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU())
-
-    X, y = blobs()
-    classifier = quick(encoder=module(), epochs=2).fit(X, y)
-    classifier.save(tmp_path / "model")
-    with pytest.raises(ValueError, match="encoder of your own"):
-        esupcon.load(tmp_path / "model")
-    again = esupcon.load(tmp_path / "model", encoder=module())
-    np.testing.assert_allclose(again.predict_proba(X), classifier.predict_proba(X), atol=1e-6)
 
 
 def test_saving_without_examples(tmp_path: Path) -> None:

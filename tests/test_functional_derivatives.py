@@ -202,7 +202,9 @@ def value_and_gradients(step: Callable[..., Tensor], model: nn.Module, *argument
     return [value.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if "temperature" not in name and "weight" not in name])
+@pytest.mark.parametrize(
+    "name", ["simclr", "supcon", "spce", "spce_batch", "tightness", "prototype_priors", "esupcon", "esupcon_targets"]
+)
 def test_compiled_model_has_one_graph_and_the_same_gradients(name: str) -> None:
     torch.compiler.reset()
     model = Step(LOSSES[name].loss)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import BaseModel, ValidationError
 
 from esupcon import _io
+from esupcon._console import progress_bar
 
 
 def test_failed_write_leaves_old_content_and_no_temporary_file(tmp_path: Path) -> None:
@@ -166,22 +166,36 @@ def test_array_that_claims_more_than_the_archive_holds_is_refused(tmp_path: Path
         _io.read_arrays(tmp_path / "a.npz", ["x"])
 
 
-def test_first_validation_error_is_one_line_and_counts_the_rest() -> None:
-    class Spec(BaseModel):
-        epochs: int
-        name: str
-
-    with pytest.raises(ValidationError) as caught:
-        Spec.model_validate({"epochs": "many\nlines"})
-    text = _io.first_error(caught.value, show_input=True)
-    assert text.startswith("epochs: ")
-    assert text.endswith("(and 1 more)")
-    assert "\n" not in text
-
-
 def test_torn_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for number in range(3):
         _io.append_line(path, {"n": number})
     path.write_text(path.read_text()[:-4] + "\n[1]\n" + json.dumps({"n": 9}) + "\n")
     assert _io.read_json_lines(path) == [{"n": 0}, {"n": 1}, {"n": 9}]
+
+
+# --- Progress bars are for terminals only ----------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("in_bytes", [False, True])
+@pytest.mark.parametrize("total", [10, None])
+def test_progress_bar_is_shown_on_a_terminal(monkeypatch, capsys, in_bytes, total):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with progress_bar("decoding", total, in_bytes=in_bytes) as advance:
+        advance(4)
+        advance(6)
+    assert "decoding" in sys.stderr.getvalue()
+    assert capsys.readouterr().out == ""
+
+
+def test_progress_bar_is_not_written_to_a_file(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress_bar("decoding", 10) as advance:
+        advance(10)
+    assert sys.stderr.getvalue() == ""

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import copy
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_digits
 from small_classifiers import make_classifier, some_rows
 
 import esupcon
+from assets import copy_of
 from esupcon import ContrastiveClassifier
+from esupcon._io import read_sealed_json, write_sealed_json
+from esupcon.classifier import calibrate, evaluate, load_classifier, predict_files
 from esupcon.classifier.classifier import (
     Classifier,
     Examples,
-    as_labels,
-    class_array,
-    codes_of,
-    distinct_classes,
-    nearest,
     unit,
 )
+from esupcon.cli import main
+from esupcon.data import load
 from esupcon.probability import Calibration, auroc, softmax
 
 SHAPE = (3, 8, 6)
@@ -127,12 +124,6 @@ def test_logits_are_the_network_on_preprocessed_input() -> None:
     np.testing.assert_allclose(table.logits(X), expected, rtol=1e-12)
 
 
-def test_outputs_of_a_table_do_not_depend_on_the_batch() -> None:
-    table, X = make_classifier(), some_rows((3,), 300)
-    parts = [table.predict_proba(X[i : i + 7]) for i in range(0, 300, 7)]
-    np.testing.assert_allclose(np.concatenate(parts), table.predict_proba(X), rtol=1e-13)
-
-
 @pytest.mark.parametrize(("shape", "n", "sizes"), [((3,), 300, [128, 128, 44]), ((3, 1024, 1024), 3, [1, 1, 1])])
 def test_batches_are_bounded(shape: tuple[int, ...], n: int, sizes: list[int]) -> None:
     classifier = make_classifier("identity" if len(shape) == 1 else "mlp-2x1", shape)
@@ -153,27 +144,9 @@ def test_outputs_leave_modes_and_statistics_unchanged() -> None:
     assert all(torch.equal(value, state[name]) for name, value in classifier.network.state_dict().items())
 
 
-def test_no_rows_give_no_rows() -> None:
-    for shape, encoder in ((SHAPE, "resnet10-w4"), ((3,), "mlp-8x2")):
-        classifier = make_classifier(encoder, shape)
-        X = some_rows(shape, 0)
-        assert classifier.logits(X).shape == classifier.predict_proba(X).shape == (0, 3)
-        assert classifier.predict(X).dtype == classifier.classes_.dtype
-
-
 def test_outputs_that_are_not_finite_are_refused_with_their_row() -> None:
     with pytest.raises(ValueError, match="with NaN or infinity for 1 of 2 rows, first row 1"):
         make_classifier("mlp-8x2", (3,)).predict([[0, 0, 0], [1e308, 1e308, 1e308]])
-
-
-@given(temperature=st.floats(0.05, 20))
-def test_probabilities_are_the_softmax_of_calibrated_logits(temperature: float) -> None:
-    torch.manual_seed(0)
-    classifier = make_classifier(calibration=Calibration(temperature=temperature, how="given", n=9))
-    X = some_rows((3,))
-    weights = [[math.exp(z / temperature) for z in row] for row in classifier.logits(X).tolist()]
-    expected = [[w / math.fsum(row) for w in row] for row in weights]
-    np.testing.assert_allclose(classifier.predict_proba(X), expected, rtol=1e-9, atol=1e-300)
 
 
 # --- Examples: neighbours, labels, outliers --------------------------------------------------------------------------
@@ -199,15 +172,6 @@ def test_label_issues_follow_their_definition() -> None:
     np.testing.assert_allclose(found.likelihood, np.array(expected)[order, 0], atol=1e-6)  # type: ignore[union-attr]
 
 
-def test_nearest_rows_have_the_largest_cosines_and_exclude_themselves() -> None:
-    stored = unit(np.random.default_rng(0).normal(size=(23, 3)))
-    cosines = stored @ stored.T
-    places, found = nearest(stored[:4], stored, 5)
-    np.testing.assert_array_equal(places, np.argsort(-cosines[:4], axis=1)[:, :5])
-    np.testing.assert_allclose(found, np.take_along_axis(cosines[:4], places, 1), atol=1e-12)
-    assert not (nearest(None, stored, 4)[0] == np.arange(23)[:, None]).any()
-
-
 def test_remembered_rows_are_spread_evenly_if_there_are_too_many() -> None:
     classifier = make_classifier()
     X = some_rows((3,), 50)
@@ -217,12 +181,6 @@ def test_remembered_rows_are_spread_evenly_if_there_are_too_many() -> None:
     assert classifier.examples.rows[[0, -1]].tolist() == [0, 49]
     np.testing.assert_array_equal(classifier.examples.codes, codes[classifier.examples.rows])
     assert classifier.explain(X[49:], n_neighbors=1).neighbours.tolist() == [[49]]
-
-
-def test_rows_scaled_by_a_thousand_are_outliers() -> None:
-    X, y = load_digits(return_X_y=True)
-    classifier = fitted(X, y, epochs=5)
-    assert auroc(classifier.ood_score(X[:500]), classifier.ood_score(1000 * X[:500])) > 0.99
 
 
 @pytest.fixture(scope="module")
@@ -272,68 +230,88 @@ def test_predictions_can_hold_the_value_for_unknown(classes: list[Any], unknown:
     assert set(found.tolist()) <= {*classes, unknown} and classifier.predict(X).dtype == classifier.classes_.dtype
 
 
-def test_examples_are_needed_and_named() -> None:
-    classifier = make_classifier(head="linear")
-    for ask in (classifier.label_issues, lambda: classifier.explain(some_rows((3,)))):
-        with pytest.raises(ValueError, match=r"needs the embeddings of the training samples.*examples=True"):
-            ask()
-    with pytest.raises(ValueError, match="method must be one of auto, mahalanobis"):
-        classifier.ood_score(some_rows((3,)), method="odin")
-    with pytest.raises(ValueError, match="linear head"):
-        classifier.add_class(some_rows((3,)), "new")
+# --- The model of a run ----------------------------------------------------------------------------------------------
 
 
-def test_priors_by_name_and_from_samples() -> None:
-    classifier = make_classifier()
-    X = some_rows((3,), 40)
-    p = classifier.predict_proba(X)
-    classifier.adapt_priors(priors={"cat": 0.9, "eel": 0.1})
-    np.testing.assert_allclose(classifier.predict_proba(X)[:, 1], 0)
-    expected = p * (np.array([0.9, 0.0, 0.1]) * 3)
-    np.testing.assert_allclose(classifier.predict_proba(X), expected / expected.sum(1, keepdims=True), atol=1e-12)
-    np.testing.assert_allclose(classifier.adapt_priors().predict_proba(X), p, rtol=1e-12)
-    for few in (X[:1], np.repeat(X[:1], 5, axis=0)):  # a handful of equal rows decides little
-        assert max(classifier.adapt_priors(few).calibration.target_priors or ()) < 0.8
-    for wrong, message in (
-        ({"bat": 1.0}, "must be for the classes 'cat', 'dog', 'eel'; got one for 'bat'"),
-        ([0.5, 0.6, 0.7], "one per class"),
+@pytest.fixture
+def run(corners_run: Path, tmp_path: Path) -> Path:
+    return copy_of(corners_run, tmp_path / "run")
+
+
+def forge(run: Path, change: Any) -> None:
+    values = read_sealed_json(run / "model" / "config.json")
+    change(values)
+    write_sealed_json(run / "model" / "config.json", values)
+
+
+FORGED = {
+    "data_dir": lambda v: v["about"]["data"].update(data_dir="elsewhere"),
+    "a path as name": lambda v: v["about"]["data"].update(name="/etc/passwd"),
+    "no about": lambda v: v.pop("about"),
+    "calibration of five classes": lambda v: v["calibration"].update(target_priors=[0.2] * 5),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+@pytest.mark.parametrize("command", ["evaluate", "calibrate", "predict", "export"])
+def test_forged_models_give_one_line_and_exit_code_2(
+    run: Path,
+    corners: Path,
+    tmp_path: Path,
+    name: str,
+    command: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: Any,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    forge(run, FORGED[name])
+    more = {"predict": ["x.png"], "export": ["--out", "x.onnx"]}.get(command, [str(corners)])
+    capfd.readouterr()
+    assert main([command, str(run), *more]) == 2
+    said = capfd.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and "config.json" in said.err
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_model_that_claims_other_draws_changes_them_and_nothing_else(run: Path, corners: Path) -> None:
+    before = evaluate(run, corners)
+    forge(run, lambda v: v["about"]["data"].update(n_per_class=1, noise_rate=1.0, seed=9))
+    assert evaluate(run, corners).uncalibrated == before.uncalibrated
+
+
+def test_the_model_of_a_run_takes_paths_and_explains(run: Path, corners: Path, tmp_path: Path) -> None:
+    classifier = esupcon.load(run)
+    images = np.asarray(load(corners, log=lambda line: None).x_test[:3])
+    Image.fromarray(images[0, 0]).save(tmp_path / "0.png")
+    expected = classifier.predict_proba(images)
+    np.testing.assert_allclose(classifier.predict_proba([tmp_path / "0.png"]), expected[:1], atol=1e-6)
+    (found,) = predict_files(classifier, [str(tmp_path / "0.png")], top_k=3, unreadable=lambda path, reason: None)  # type: ignore[arg-type]
+    assert dict(found.ranked) == pytest.approx(
+        dict(zip(classifier.classes_.tolist(), expected[0], strict=True)), abs=1e-6
+    )
+    assert classifier.explain(images).neighbours.shape == (3, 5)
+    assert classifier.ood_score(images).shape == (3,)
+    assert len(classifier.label_issues()) > 50  # type: ignore[arg-type]
+
+
+def test_calibrating_a_run_stores_the_threshold_for_unknown_images(run: Path, corners: Path) -> None:
+    images = np.asarray(load(corners, log=lambda line: None).x_test)
+    assert calibrate(run, corners, on="all").stored
+    classifier = load_classifier(run)
+    assert classifier.calibration.outlier_score == "mahalanobis"
+    assert np.mean(classifier.predict(images, unknown="none") == "none") < 0.05
+    noise = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
+    assert np.mean(classifier.predict(noise, unknown="none") == "none") > 0.5
+
+
+def test_commands_for_images_refuse_models_of_tables(tmp_path: Path, corners: Path, run: Path) -> None:
+    folder = make_classifier().save(tmp_path / "table")
+    for use in (
+        lambda: evaluate(folder, corners),
+        lambda: calibrate(folder, corners),
+        lambda: predict_files(load_classifier(folder), [], unreadable=lambda path, reason: None),
     ):
-        with pytest.raises(ValueError, match=message):
-            classifier.adapt_priors(priors=wrong)
-    with pytest.raises(ValueError, match="got both"):
-        classifier.adapt_priors(X, priors=[0.5, 0.3, 0.2])
-
-
-def test_a_temperature_needs_samples_of_two_classes() -> None:
-    classifier = make_classifier()
-    for n in (1, 5):
-        with pytest.raises(ValueError, match="at least two classes"):
-            classifier.calibrate(some_rows((3,), n), ["cat"] * n)
-    assert classifier.calibration.how == "none"
-
-
-# --- Labels ----------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.one_of(st.integers(), st.text(), st.booleans(), st.tuples(st.integers())), min_size=1))
-def test_codes_lead_back_to_the_labels(values: list[object]) -> None:
-    labels = np.empty(len(values), dtype=object)
-    labels[:] = values
-    classes = distinct_classes(labels)
-    assert [classes.tolist()[code] for code in codes_of(labels, classes)] == values
-    assert len(set(classes.tolist())) == len(classes)
-
-
-@pytest.mark.parametrize(
-    ("classes", "kind"),
-    [(["a", "b"], "U"), ([3, 1], "i"), ([0.5, 0.25], "f"), ([False, True], "b"), ([1, "1"], "O"), (["a\0", "a"], "O")],
-)
-def test_class_array_has_the_type_of_its_labels(classes: list[Any], kind: str) -> None:
-    assert class_array(classes).dtype.kind == kind
-    assert class_array(classes).tolist() == classes
-
-
-def test_classes_are_sorted_if_they_have_an_order() -> None:
-    assert distinct_classes(np.array([3, 1, 2, 1], object)).tolist() == [1, 2, 3]
-    assert distinct_classes(np.array(["b", 1, "a"], object)).tolist() == ["b", 1, "a"]
-    assert as_labels([("a", 1), ("b", 2)], np.zeros(2)).tolist() == [("a", 1), ("b", 2)]
+        with pytest.raises(ValueError, match="classifies tables; this command takes classifiers of images"):
+            use()
+    with pytest.raises(ValueError, match="top_k must be from 1 to the 3 classes"):
+        predict_files(load_classifier(run), [], top_k=9, unreadable=lambda path, reason: None)

@@ -26,7 +26,6 @@ from esupcon.classifier.classifier import Classifier
 from esupcon.classifier.export import TOLERANCE, Deployed, Exported, export_onnx, export_torch
 from esupcon.classifier.folder import ModelInfo
 from esupcon.classifier.preprocessing import TablePreprocessing, fit_preprocessing
-from esupcon.cli import main
 from esupcon.heads import PrototypeHead, class_means
 from esupcon.models import FastEncoder, build_network
 from esupcon.probability import Calibration
@@ -273,37 +272,6 @@ def test_the_command_in_a_fresh_process(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "run"]
 
 
-def test_the_command_for_torch(cases: dict[str, Case], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    model = cases["table"].classifier.save(tmp_path / "model")
-    capfd.readouterr()
-    assert main(["export", str(model), "--format", "torch", "--out", str(tmp_path / "a.pt2"), "--json"]) == 0
-    said = capfd.readouterr()
-    assert said.err == ""
-    found = json.loads(said.out)
-    assert 0 <= found.pop("difference") <= TOLERANCE
-    expected = {"format": "torch", "path": str(tmp_path / "a.pt2"), "n_bytes": (tmp_path / "a.pt2").stat().st_size}
-    assert found == {**expected, "n_checked": 16}
-
-
-@pytest.mark.parametrize(
-    ("name", "complaint"),
-    [("x.onnx", "must end in .pt2"), ("absent/x.pt2", "is no file in"), ("folder.pt2", "is no file in")],
-)
-def test_wrong_file_names_are_refused_before_the_work(
-    cases: dict[str, Case], name: str, complaint: str, tmp_path: Path
-) -> None:
-    (tmp_path / "folder.pt2").mkdir()
-    with pytest.raises((ValueError, FileNotFoundError), match=complaint):
-        export_torch(cases["table"].classifier, tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == ["folder.pt2"]
-
-
-@pytest.mark.parametrize("opset", [17, 9999, 18.0])
-def test_unknown_opsets(runtime: Any, cases: dict[str, Case], opset: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"opset must be 18 to \d+; got"):
-        export_onnx(cases["table"].classifier, tmp_path / "x.onnx", opset=opset)
-
-
 def without(monkeypatch: pytest.MonkeyPatch, absent: str) -> None:
     monkeypatch.setattr(export_module.importlib.util, "find_spec", lambda name: None if name == absent else object())
 
@@ -391,13 +359,6 @@ def test_encoders_that_cannot_be_exported_are_refused(how: str, complaint: str, 
         export_torch(made, tmp_path / "x.pt2")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_custom_encoder_is_exported(tmp_path: Path) -> None:
-    rows = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
-    made = classifier_of(Encoder("plain"), rows, ["a", "b"], head="prototype")
-    module = torch.export.load(export_torch(made, tmp_path / "x.pt2").path).module()
-    np.testing.assert_allclose(module(torch.from_numpy(rows))["probabilities"], made.predict_proba(rows), atol=1e-5)
 
 
 def test_samples_are_checked_as_they_are(cases: dict[str, Case], tmp_path: Path) -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import pickle
-import stat
-import struct
 import sys
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,14 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
 from safetensors.torch import load_file, save_file
 from small_classifiers import make_classifier, same_state, some_rows
 from torch import nn
 
-from esupcon._console import markdown_text, printable
 from esupcon._io import file_digest, read_sealed_json, write_sealed_json
 from esupcon.classifier import folder as folder_module
 from esupcon.classifier.folder import TrainingData, load_classifier
@@ -33,7 +25,6 @@ from esupcon.methods import METHODS
 from esupcon.probability import Calibration
 
 Forge = Callable[..., None]
-FILES = [".esupcon.json", "README.md", "config.json", "model.safetensors"]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -83,17 +74,6 @@ def test_a_model_comes_back_unchanged(
         np.testing.assert_array_equal(getattr(after, method)(X), getattr(before, method)(X))
 
 
-def test_files_are_readable_like_others_and_equal_for_equal_models(tmp_path: Path) -> None:
-    classifier = make_classifier("resnet10-w2", (1, 8, 8), created="2026-01-31T12:00:00+00:00")
-    one, two = classifier.save(tmp_path / "a"), classifier.save(tmp_path / "b")
-    assert sorted(path.name for path in one.iterdir()) == FILES
-    assert contents(one) == contents(two)
-    (tmp_path / "plain").write_text("")
-    modes = {stat.S_IMODE(path.stat().st_mode) for path in (*one.iterdir(), tmp_path / "plain")}
-    assert len(modes) == 1
-    assert hidden(tmp_path) == []
-
-
 scalars = st.one_of(
     st.booleans(),
     st.integers(),
@@ -111,10 +91,6 @@ def test_classes_keep_value_type_and_order(tmp_path_factory: pytest.TempPathFact
     assert list(map(type, found)) == list(map(type, classes))
     for a, b in zip(found, classes, strict=True):
         assert not isinstance(b, float) or math.copysign(1, a) == math.copysign(1, b)
-
-
-def test_auto_is_stored_by_its_name(tmp_path: Path) -> None:
-    assert load_classifier(make_classifier("auto", (3,)).save(tmp_path / "m")).about.encoder == "mlp"  # type: ignore[union-attr]
 
 
 def test_other_precisions_and_layouts_are_stored_as_float32(tmp_path: Path) -> None:
@@ -192,12 +168,6 @@ def test_loaded_models_are_independent_of_files_and_random_state(saved: Path) ->
     np.testing.assert_array_equal(classifier.logits(some_rows((3,))), expected)
 
 
-def test_paths_may_be_relative_and_a_run_stands_for_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_classifier().save("run/model")
-    assert load_classifier("run").classes_.tolist() == load_classifier("run/model").classes_.tolist()
-
-
 # --- Replacing -------------------------------------------------------------------------------------------------------
 
 
@@ -211,25 +181,6 @@ def test_a_model_is_replaced_only_on_request(saved: Path) -> None:
     assert hidden(saved.parent) == []
     (saved.parent / "empty").mkdir()
     other.save(saved.parent / "empty")
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize(
-    "files",
-    [["thesis.tex"], ["README.md"], ["config.json", "model.safetensors", "README.md"], ["examples.safetensors"]],
-)
-def test_files_of_others_are_never_replaced(tmp_path: Path, files: list[str], overwrite: bool) -> None:
-    target = tmp_path / "work"
-    target.mkdir()
-    for name in files:
-        (target / name).write_text("{}")
-    before = contents(target)
-    with pytest.raises(FileExistsError, match="files that are not a model of esupcon"):
-        make_classifier().save(target, overwrite=overwrite)
-    assert contents(target) == before
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(FileExistsError, match="is a file"):
-        make_classifier().save(tmp_path / "file", overwrite=overwrite)
 
 
 def test_a_file_beside_a_model_is_not_lost_and_a_damaged_model_can_be_replaced(saved: Path) -> None:
@@ -256,30 +207,6 @@ def test_failure_at_any_step_leaves_what_was_there(saved: Path, monkeypatch: pyt
             make_classifier().save(target, overwrite=True)
     assert contents(saved) == before
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
-
-
-def test_failure_between_the_renames_restores_the_old_model(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, rename = contents(saved), Path.rename
-
-    def fails_for_the_new(path: Path, target: Path) -> Path:
-        if path.name.endswith(".new"):
-            raise PermissionError(13, "in use")
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", fails_for_the_new)
-    with pytest.raises(PermissionError, match="in use"):
-        make_classifier().save(saved, overwrite=True)
-    assert contents(saved) == before
-    assert hidden(saved.parent) == []
-
-
-def test_a_kill_between_the_renames_leaves_a_model_that_loads(saved: Path) -> None:
-    expected = load_classifier(saved).logits(some_rows((3,)))
-    saved.rename(saved.with_name(".model.0123abcd.old"))
-    np.testing.assert_array_equal(load_classifier(saved).logits(some_rows((3,))), expected)
-    np.testing.assert_array_equal(load_classifier(saved.parent).logits(some_rows((3,))), expected)
-    make_classifier("identity", (2,)).save(saved)
-    assert hidden(saved.parent) == []
 
 
 def test_a_model_saved_by_another_process_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,30 +265,6 @@ def refuse(folder: Path, message: str, kind: type[Exception] = ValueError, **opt
     assert str(folder) in str(caught.value)
 
 
-def test_missing_folders_and_files_are_named(saved: Path) -> None:
-    (saved / "README.md").unlink()
-    load_classifier(saved)
-    (saved / "model.safetensors").rename(saved / "kept")
-    refuse(saved, "model.safetensors is missing")
-    (saved / "config.json").unlink()
-    refuse(saved, "no model at .*config.json is missing. Pass the folder", FileNotFoundError)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [b"", b"{", b"\xff\xfe", b"[1]", b"{}", b'{"schema_version": 2}', b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"],
-)
-def test_config_without_our_seal_is_refused(saved: Path, text: bytes) -> None:
-    (saved / "config.json").write_bytes(text)
-    refuse(saved, "must hold JSON|its digest differs")
-
-
-def test_config_that_is_too_large_is_not_read(saved: Path) -> None:
-    with (saved / "config.json").open("r+b") as file:
-        file.truncate(2**40)  # a hole: nothing is on the disk
-    refuse(saved, "config.json needs .* GB of memory")
-
-
 IMAGE = {"kind": "image", "channels": 3, "image_size": [8, 8], "mean": [0, 0, 0], "std": [1, 1, 1]}
 
 
@@ -369,42 +272,24 @@ IMAGE = {"kind": "image", "channels": 3, "image_size": [8, 8], "mean": [0, 0, 0]
     ("change", "message"),
     [
         ({"schema_version": 2}, "has schema 2; expected 3"),
-        ({"schema_version": None}, "has schema None; expected 3"),
         ({"surprise": 1}, "surprise: Extra inputs are not permitted"),
-        ({"classes": ["a"]}, "classes: .*at least 2"),
         ({"classes": ["a", "b", "a"]}, "a class is duplicated"),
-        ({"classes": [1, True, 2]}, "a class is duplicated"),
-        ({"classes": ["a", None, "b"]}, r"classes\.1"),
-        ({"classes": ["a", float("nan"), "c"]}, r"classes\.1"),
         ({"classes": ["a", "b" * 2**17, "c"]}, r"classes\.1"),
         ({"head": "cosine"}, "head: Input should be 'linear' or 'prototype'"),
-        ({"temperature": 0}, "temperature: Input should be greater than 0"),
-        ({"temperature": float("inf")}, "temperature: Input should be a finite number"),
-        ({"calibration.temperature": -1}, r"calibration\.temperature: Input should be greater than 0"),
         ({"calibration.class_counts": [1, 2]}, "calibration.class_counts has 2 entries for 3 classes"),
         ({"calibration.target_priors": [0.5, 0.5, float("nan")]}, "calibration.target_priors"),
-        ({"projection_dim": 10**9}, "projection_dim"),
         ({"preprocessing": {"kind": "text"}}, "preprocessing"),
         ({"preprocessing.variance": [1, 1]}, "variance has 2 entries; expected 3"),
-        ({"preprocessing.variance": [1, -1, 1]}, "greater than or equal to 0"),
-        ({"preprocessing.mean": []}, "mean"),
         ({"preprocessing": IMAGE | {"image_size": [10**9, 10**9]}}, "image_size.*less than or equal to 4096"),
         ({"preprocessing": IMAGE | {"std": [1, 1]}}, "one entry for each of the 3 channels"),
-        ({"preprocessing": IMAGE | {"low": 1, "high": 0}}, "high must not be below low"),
         ({"about.metrics": {"a": {"b": [0.1, float("nan")]}}}, "about.metrics"),
-        ({"about.created": "yesterday"}, "about.created"),
         ({"about.encoder": "resnet18"}, "takes images"),
-        ({"about.encoder": "resnot18"}, "unknown encoder 'resnot18'"),
         ({"about.encoder": "mlp-9x2"}, r"head.weight of shape \(3, 9\); found \(3, 8\)"),
-        ({"about.encoder": "mlp-8x3"}, r"does not fit encoder 'mlp-8x3': encoder\.layers\.6\.bias is missing"),
         ({"about.encoder": "mlp-8x1"}, r"unexpected tensor encoder\.layers\.3\.bias"),
-        ({"about.encoder": "mlp-2x999999999"}, "layers must be 1 to"),
         ({"about.encoder": "mlp-65536x64"}, r"head\.weight of shape \(3, 65536\)"),
         ({"classes": list(range(200_000)), "calibration": {}}, r"head\.weight of shape \(200000, 8\)"),
-        ({"head": "linear"}, r"head\.bias is missing"),
         ({"projection_dim": 4}, r"projector\.0\.bias is missing"),
         ({"files": {}}, "the digest of model.safetensors is missing"),
-        ({"files": {"../../secret": "0" * 64}}, "files"),
         ({"files": {"model.safetensors": "0" * 64, "examples.safetensors": "0" * 64}}, "its digest differs"),
     ],
 )
@@ -441,65 +326,6 @@ def test_config_nested_more_than_8_deep_is_refused(saved: Path, forge: Forge, de
         load_classifier(saved)
     else:
         refuse(saved, "nested more than 8 deep|must hold JSON")
-
-
-def test_a_network_beyond_the_memory_is_refused_unbuilt(forge: Forge, tmp_path: Path) -> None:
-    folder = make_classifier("resnet10-w2", (1, 8, 8)).save(tmp_path / "model")
-    forge(folder, config={"about.encoder": "resnet50-w4096"})
-    refuse(folder, r"head\.weight of shape \(3, 131072\)")
-    # 17 billion values that the projector would have; the head is stored as it claims.
-    wide = {"head.weight": torch.ones(3, 131072)}
-    forge(folder, config={"about.encoder": "resnet50-w4096", "projection_dim": 65_536}, **wide)
-    refuse(folder, "does not fit encoder 'resnet50-w4096'")
-
-
-def test_weights_beyond_the_memory_are_not_read(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esupcon._io.memory_budget", lambda: 500)
-    refuse(saved, "config.json needs .* GB of memory")
-    monkeypatch.setattr("esupcon._io.memory_budget", lambda: 20 * (saved / "config.json").stat().st_size)
-    monkeypatch.setattr("esupcon.classifier.folder.TENSOR_MEMORY", 2**40)
-    refuse(saved, "model.safetensors needs .* GB of memory")
-
-
-def test_changed_weights_are_noticed_by_their_digest(saved: Path, tmp_path: Path) -> None:
-    """Truncated, extended, swapped, of another model, of another format: the digest differs before anything is read."""
-    file = saved / "model.safetensors"
-    kept, trace = file.read_bytes(), tmp_path / "executed"
-
-    class Payload:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return os.mkdir, (str(trace),)
-
-    tensors = load_file(file)
-    a, b = "encoder.layers.0.bias", "encoder.layers.3.bias"
-    save_file({**tensors, a: tensors[b], b: tensors[a]}, file)
-    swapped = file.read_bytes()
-    other = (make_classifier().save(tmp_path / "other") / "model.safetensors").read_bytes()
-    for content in (b"", kept[:7], kept[:-1], kept + b"\0", swapped, other, pickle.dumps(Payload())):
-        file.write_bytes(content)
-        refuse(saved, "model.safetensors is not the file that was saved")
-    assert not trace.exists()
-
-
-@pytest.mark.parametrize(
-    "lie",
-    [
-        *({"shape": [2**40, 2**20]}, {"shape": [2**62, 2**62]}, {"shape": [-3, 8]}, {"dtype": "F64"}),
-        *({"data_offsets": [0, 2**50]}, {"data_offsets": [64, 0]}, {"dtype": "PICKLE"}, {"length": 2**63}),
-    ],
-)
-def test_a_sealed_header_that_lies_about_a_tensor_is_refused(saved: Path, lie: dict[str, Any]) -> None:
-    file = saved / "model.safetensors"
-    raw = file.read_bytes()
-    (length,) = struct.unpack("<Q", raw[:8])
-    header = json.loads(raw[8 : 8 + length])
-    claimed = lie.pop("length", None)
-    header["head.weight"] |= lie
-    text = json.dumps(header).encode()
-    file.write_bytes(struct.pack("<Q", claimed or len(text)) + text + raw[8 + length :])
-    values = read_sealed_json(saved / "config.json")
-    write_sealed_json(saved / "config.json", {**values, "files": {"model.safetensors": file_digest(file)}})
-    refuse(saved, "Error while deserializing")
 
 
 def test_sealed_tensors_that_do_not_fit_are_refused(saved: Path, forge: Forge) -> None:
@@ -563,53 +389,14 @@ def test_custom_encoders_that_do_not_fit_are_refused(saved: Path, tmp_path: Path
 # --- The model card --------------------------------------------------------------------------------------------------
 
 
-class Page(HTMLParser):
-    """The tags of a page, and its text cell by cell."""
-
-    def __init__(self, markdown: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.cells: list[str] = []
-        self.text = ""
-        self.in_cell = False
-        self.feed(MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(markdown))
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.tags.add(tag)
-        if tag == "td":
-            self.cells.append("")
-            self.in_cell = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self.in_cell = self.in_cell and tag != "td"
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        if self.in_cell:
-            self.cells[-1] += data
-
-    def handle_comment(self, data: str) -> None:
-        assert not data.strip(), f"a comment: {data}"
-
-
-def page(tmp_path: Path, *arguments: Any, **settings: Any) -> Page:
+def card(tmp_path: Path, *arguments: Any, **settings: Any) -> str:
+    """Return the text of a model card, without the marks that keep names from being markup."""
     folder = make_classifier(*arguments, **settings).save(tmp_path / "card", overwrite=True)
-    return Page((folder / "README.md").read_text().split("---\n", 2)[2])
-
-
-@given(st.text(max_size=40))
-@example("_a_ a_ b é_ü `code` *bold* __strong__ ~~gone~~")
-@example("<script>alert(1)</script> <!-- hidden --> &lt;b&gt; &#60;")
-@example("a | b [link](https://example.org) \\* {{ 7 * 7 }}")
-def test_any_text_stays_text(text: str) -> None:
-    found = Page(f"| a | b |\n| --- | --- |\n| x | {markdown_text(text)} |\n| y | z |\n")
-    assert found.tags == {"table", "thead", "tbody", "tr", "th", "td"}
-    assert [cell.strip() for cell in found.cells] == ["x", printable(text), "y", "z"]
+    return (folder / "README.md").read_text().replace("\\", "").replace("<!-- -->", "")
 
 
 def test_card_shows_the_config(tmp_path: Path) -> None:
-    found = page(
+    text = card(
         tmp_path,
         "resnet10-w4",
         (3, 8, 6),
@@ -620,26 +407,19 @@ def test_card_shows_the_config(tmp_path: Path) -> None:
         created="2026-01-31T12:00:00+00:00",
         versions={"esupcon": "9.9"},
     )
-    cells = [cell.strip() for cell in found.cells]
-    rows = dict(zip(cells[::2], cells[1::2], strict=True))
-    expected = {"0": "cat", "2": "eel", "epochs": "10", "optimiser.lr": "0.05", "long": "50 values"}
-    assert rows.items() >= {**expected, "accuracy": "0.912346", "ece.before": "0.1"}.items()
-    shown = [
-        "colour images of 8 x 6 pixels",
-        "resnet10-w4",
-        "temperature of 0.2",
-        METHODS["esupcon"].title,
-        "(n, 3, 8, 6)",
-    ]
-    for part in (*shown, "divided by 1.25", "40 samples", "abc12345", "2026-01-31", "esupcon 9.9", "this/folder"):
-        assert part in found.text, part
+    for part in (
+        *("| 0 | cat |", "| 2 | eel |", "| epochs | 10 |", "| optimiser.lr | 0.05 |", "| long | 50 values |"),
+        *("| accuracy | 0.912346 |", "| ece.before | 0.1 |", "colour images of 8 x 6 pixels", "resnet10-w4"),
+        *("temperature of 0.2", METHODS["esupcon"].title, "(n, 3, 8, 6)", "divided by 1.25", "40 samples"),
+        *("abc12345", "2026-01-31", "esupcon 9.9", "this/folder"),
+    ):
+        assert part in text, part
 
 
 def test_cards_of_other_models(tmp_path: Path) -> None:
-    text = page(tmp_path, "identity", (4,), head="linear").text
+    text = card(tmp_path, "identity", (4,), head="linear")
     for part in ("rows of 4 numbers", "a linear map", "Nothing was measured", "Not calibrated", "(n, 4)"):
         assert part in text, part
-    assert "encoder=module" in page(tmp_path, nn.Linear(4, 2), (4,)).text
-    found = page(tmp_path, "identity", (4,), classes=list(range(150)))
-    assert "50 more are in config.json" in found.text
-    assert "pipeline_tag: tabular-classification\n" in (tmp_path / "card" / "README.md").read_text()
+    assert "encoder=module" in card(tmp_path, nn.Linear(4, 2), (4,))
+    many = card(tmp_path, "identity", (4,), classes=list(range(150)))
+    assert "50 more are in config.json" in many and "pipeline_tag: tabular-classification\n" in many

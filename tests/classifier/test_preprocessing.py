@@ -18,10 +18,7 @@ from sklearn.datasets import load_digits
 from esupcon.classifier.preprocessing import (
     ImagePreprocessing,
     TablePreprocessing,
-    channels_first,
     fit_preprocessing,
-    holds_images,
-    is_files,
 )
 
 
@@ -72,14 +69,6 @@ def test_moments_updated_by_parts_equal_moments_of_all_rows(X: Any, cut: int) ->
     np.testing.assert_allclose(updated.mean, X.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(updated.variance, X.var(axis=0), rtol=1e-6, atol=1e-3)
     assert updated.n_seen == len(X) and (updated.centre_and_scale[1] > 0).all()
-
-
-@given(arrays(np.uint8, st.tuples(st.integers(1, 3), st.sampled_from([1, 3]), st.integers(4, 6), st.integers(4, 6))))
-def test_channels_go_first_in_every_layout(first: Any) -> None:
-    np.testing.assert_array_equal(channels_first(first), first)
-    np.testing.assert_array_equal(channels_first(np.moveaxis(first, 1, 3)), first)
-    if first.shape[1] == 1:
-        np.testing.assert_array_equal(channels_first(first[:, 0]), first)
 
 
 def test_layouts_and_containers_of_images_give_equal_rows(tmp_path: Path) -> None:
@@ -150,30 +139,6 @@ def test_values_slightly_beyond_a_learnt_range_are_clipped_with_a_warning() -> N
         preprocessing.rows(["a.png"])
 
 
-def test_black_images_are_taken_in_every_type() -> None:
-    for trained in (np.uint8(1), 1 / 255):
-        preprocessing, _ = ImagePreprocessing.fit(digit_images() * trained)
-        for dtype in (np.uint8, np.float32, np.float64):
-            assert preprocessing.rows(np.zeros((2, 8, 8), dtype)).max() == 0
-
-
-@pytest.mark.parametrize(
-    ("X", "message"),
-    [
-        (np.zeros((4, 8, 8, 4)), "alpha"),
-        (np.zeros((4, 8, 8, 5)), "1 or 3 channels"),
-        (np.full((4, 8, 8), np.nan), "Input X contains NaN"),
-        (np.full((4, 8, 8), np.inf), "Input X contains infinity"),
-        (np.zeros((0, 8, 8)), "0 sample"),
-        (np.zeros((4, 8, 8), complex), "real numbers"),
-        ("a.png", "single path"),
-    ],
-)
-def test_images_that_cannot_be_trained_on_are_refused(X: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ImagePreprocessing.fit(X)
-
-
 @pytest.mark.parametrize(
     ("X", "message"),
     [
@@ -192,28 +157,6 @@ def test_images_unlike_those_of_training_are_refused(X: Any, message: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_image_size_is_for_files() -> None:
-    with pytest.raises(ValueError, match="image_size is for lists of files"):
-        ImagePreprocessing.fit(digit_images(), image_size=16)
-
-
-@pytest.mark.parametrize(
-    ("X", "message"),
-    [
-        (np.zeros((2, 4)), r"X must be a table \(n, 3\); got shape \(2, 4\). Pass the features"),
-        (np.zeros(3), r"got shape \(3,\).*one row as X.reshape\(1, -1\)"),
-        ([["a", "b", "c"]], "could not convert string to float"),
-        (np.zeros((1, 3), complex), "Complex data not supported"),
-        ([[0, 0, 0], [0, 0, np.inf]], "Input X contains infinity"),
-        ([[0, None, 0]], "Input X contains NaN"),
-    ],
-)
-def test_tables_unlike_those_of_training_are_refused(X: Any, message: str) -> None:
-    preprocessing, _ = TablePreprocessing.fit(np.eye(3))
-    with pytest.raises(ValueError, match=message):
-        preprocessing.rows(X)
-
-
 def test_tables_of_every_type_give_equal_rows_and_columns_are_compared_by_name() -> None:
     table = pd.DataFrame(np.arange(12).reshape(4, 3), columns=list("abc"))
     preprocessing, rows = TablePreprocessing.fit(table)
@@ -224,18 +167,3 @@ def test_tables_of_every_type_give_equal_rows_and_columns_are_compared_by_name()
     for wrong in (table[["a", "c", "b"]], table[["a", "b"]], table.assign(d=1.0)):
         with pytest.raises(ValueError, match="columns of X must be those of training, in the same order: a, b, c"):
             preprocessing.rows(wrong)
-
-
-def test_images_are_told_from_tables() -> None:
-    assert is_files(["a.png"]) and is_files(np.array(["a.png"], dtype=object)) and not is_files([])
-    assert not is_files([1.0]) and not is_files(np.zeros((2, 2))) and not is_files(["a.png", 3])
-    assert holds_images(np.zeros((2, 3, 3))) and not holds_images(np.zeros((2, 3))) and not holds_images([[1, 2], [3]])
-    assert holds_images([Image.new("L", (3, 3))])
-
-
-def test_updated_moments_are_used_at_once() -> None:
-    X = np.random.default_rng(0).normal(2, 3, (20, 2))
-    first, _ = TablePreprocessing.fit(X[:10])
-    first.tensor(X)
-    both = first.updated(X[10:])
-    np.testing.assert_allclose(both.tensor(X), (X - X.mean(axis=0)) / X.std(axis=0))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from assets import copy_of
 from esupcon.cli import grids
+from esupcon.experiments.executors import Task
 from esupcon.experiments.store import Store
+from esupcon.experiments.worker import compute
 from esupcon.methods import METHODS
+from in_this_process import InThisProcess
 
 QUICK = ("--set", "epochs=2", "--set", "encoder=mlp-16x1")
 
@@ -147,16 +146,10 @@ def test_own_table_method_and_data_set(esupcon, tmp_path: Path, _forget_own_thin
     assert keys.isdisjoint({row["key"] for row in listed.json}), "a changed module is another run"
 
 
-def test_a_module_that_fails_is_one_line(esupcon, tmp_path: Path, _forget_own_things: None) -> None:
-    (tmp_path / "own_things.py").write_text("import absent_thing")
-    (tmp_path / "mine.toml").write_text(OWN_TABLE)
-    printed = esupcon("reproduce", tmp_path / "mine.toml", "--store", tmp_path / "s", "--allow-code")
-    assert printed.code == 2
-    assert "own_things.py: ModuleNotFoundError: No module named 'absent_thing'" in printed.err
-    assert printed.err.count("\n") == 1
-
-
-def test_runs_without_data_fail_with_one_reason_while_others_continue(esupcon, tmp_path: Path) -> None:
+def test_runs_without_data_fail_with_one_reason_while_others_continue(
+    esupcon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grids, "LocalExecutor", InThisProcess)
     table = '[[columns]]\ndataset = "digits"\n[[columns]]\ndataset = "absent/photos"\n'
     (tmp_path / "two.toml").write_text('title = "Two"\nmethods = ["ce"]\n' + table)
     words = ("reproduce", tmp_path / "two.toml", "--profile", "smoke", "--store", tmp_path / "s", *QUICK)
@@ -169,28 +162,26 @@ def test_runs_without_data_fail_with_one_reason_while_others_continue(esupcon, t
     assert "2 failed" in esupcon("status", tmp_path / "s").err
 
 
-def test_an_interrupted_grid_continues(tmp_path: Path) -> None:
-    """Takes over 10 s on a slow machine: two commands and their workers start in processes of their own."""
-    store = Store(tmp_path / "store")
-    words = [sys.executable, "-P", "-m", "esupcon", "reproduce", "full", "--profile", "smoke", "--method", "ce"]
-    words += ["--seeds", "1", "--store", str(store.root), "--set", "epochs=200", "--set", "encoder=mlp-16x1"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
-    deadline = time.monotonic() + 90
-    while not list(store.root.glob("work/*/history.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    command.send_signal(signal.SIGTERM)
-    _, err = command.communicate(timeout=60)
-    assert command.returncode == 143, err
-    assert "stopped with 0 runs done. To continue: esupcon reproduce full" in err
-    begun = next(store.root.glob("work/*"))
+def test_an_interrupted_grid_continues(esupcon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(InThisProcess):
+        def submit(self, task: Task) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            self._events.append(compute(task, lambda: True))
+
+    words = ("reproduce", "full", "--profile", "smoke", "--method", "ce", "--seeds", "1", *QUICK)
+    words = (*words, "--store", tmp_path / "store")
+    monkeypatch.setattr(grids, "LocalExecutor", Interrupted)
+    stopped = esupcon(*words)
+    assert stopped.code == 143
+    assert "stopped with 0 runs done. To continue: esupcon reproduce full" in stopped.err
+    begun = next((tmp_path / "store").glob("work/*"))
     assert list(begun.glob("checkpoint-*.pt"))
-    again = subprocess.run([*words, "--json"], capture_output=True, text=True, env=environment, timeout=120, check=True)
-    assert json.loads(again.stdout)["runs"][0]["key"] == begun.name
-    assert store.is_done(begun.name)
+    monkeypatch.setattr(grids, "LocalExecutor", InThisProcess)
+    assert [run["key"] for run in esupcon(*words, "--json").json["runs"]] == [begun.name]
 
 
 def test_demo(esupcon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grids, "LocalExecutor", InThisProcess)
     monkeypatch.setattr(grids, "_DEMO_OVERRIDES", {"epochs": 2, "encoder": "mlp-16x1"})
     printed = esupcon("demo", "--out", tmp_path / "d")
     assert printed.code == 0

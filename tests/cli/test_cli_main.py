@@ -57,6 +57,24 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
         assert used < 2  # seconds of one core; 0.3 on an idle machine
 
 
+IMPORTS = {
+    "import esupcon": "torch sklearn",
+    "import esupcon.data": "torch sklearn pyarrow rich PIL numpy",
+    "import esupcon.data; esupcon.data.load": "torch sklearn pyarrow rich",
+    "import esupcon.probability, esupcon.doctor": "torch sklearn scipy matplotlib",
+    "import esupcon.spec, esupcon.training.result, esupcon.experiments.store": "torch",
+    "from esupcon.experiments.plan import make_plan; make_plan('full', 'paper')": "torch",
+    "import esupcon.losses": "sklearn matplotlib lightning_fabric PIL rich typer pydantic torch._dynamo",
+}
+
+
+@pytest.mark.parametrize("code", IMPORTS)
+def test_an_import_brings_nothing_heavy(code: str) -> None:
+    program = f"{code}\nimport sys; print(*set({IMPORTS[code].split()}) & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
 def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "esupcon", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"esupcon {__version__}\n"

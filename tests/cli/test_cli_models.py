@@ -8,10 +8,8 @@ import json
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +17,9 @@ import pytest
 from PIL import Image
 
 from assets import CORNERS_OPTIONS
-from esupcon.classifier import Prediction, calibrate, load_classifier, predict_files
+from esupcon.classifier import load_classifier, predict_files
 from esupcon.classifier.evaluation import BATCH
-from esupcon.cli.models import RECOMMENDED, _csv_writer
+from esupcon.cli.models import RECOMMENDED
 from esupcon.data import load
 from esupcon.probability import Predictions, smoothed_temperature
 from esupcon.recipes import RECIPES
@@ -45,13 +43,6 @@ def test_a_finished_run_is_shown_again(esupcon, corners: Path, corners_run: Path
     assert found["already_finished"]
     assert found["metrics"]["test"]["n"] == 45
     assert found["preparation"]["scenario"]["n_wrong_labels"] == 9
-
-
-def test_other_settings_in_the_same_folder_are_refused(esupcon, corners: Path, corners_run: Path) -> None:
-    printed = esupcon("train", corners, "--out", corners_run, *CORNERS_OPTIONS, "--temperature", "0.2")
-    assert printed.code == 2
-    assert printed.err.count("\n") == 1
-    assert "temperature was 0.1, now 0.2" in printed.err
 
 
 def test_only_the_first_of_several_processes_prints(
@@ -233,18 +224,6 @@ def test_a_report_that_cannot_be_written_loses_nothing(
     assert (tmp_path / "o" / "result.json").exists()
 
 
-def test_without_plotly_one_line_names_the_install_command(
-    esupcon, trained: Path, corners: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    (trained / "report.html").unlink()
-    printed = esupcon("train", corners, "--out", trained, *CORNERS_OPTIONS)
-    assert printed.code == 0
-    assert printed.err.count("pip install 'esupcon[report]'") == 1
-    assert (trained / "report.html").exists()
-
-
 MISTAKES = ["--encoder resnet19", "--accelerator cuda", "--accelerator mps", "--devices -1", "--optimizer adam"]
 
 
@@ -258,34 +237,6 @@ def test_mistakes_are_found_before_any_image_is_read(
     (tmp_path / "file").touch()
     printed = esupcon("train", corners, "--out", tmp_path / "o", *words.format(file=tmp_path / "file").split())
     assert (printed.code, printed.err.count("\n")) == (2, 1)
-
-
-def test_ctrl_c_saves_and_prints_how_to_continue(tmp_path: Path) -> None:
-    source = write_npz(tmp_path / "d.npz", n_train=30, n_test=15)
-    words = ["train", str(source), "--encoder", "mlp-8x1", "--precision", "32"]
-    words += ["--batch-size", "9", "--epochs", "100000"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "esupcon", *words, "--overwrite"],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=tmp_path,
-    )
-    out = tmp_path / "runs" / "d-esupcon"
-    history = out / "history.jsonl"
-    give_up = time.monotonic() + 120
-    while not (history.exists() and history.stat().st_size) and time.monotonic() < give_up:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 143, err
-    line = err.splitlines()[-1]
-    assert line.startswith("esupcon: stopped; the run is saved in runs/d-esupcon. To continue: esupcon train ")
-    assert line.endswith(" --out runs/d-esupcon")
-    assert "--overwrite" not in line
-    assert (out / "checkpoint.json").exists()
-    assert not (out / "result.json").exists()
 
 
 # --- evaluate and calibrate ------------------------------------------------------------------------------------------
@@ -406,24 +357,6 @@ def test_new_data_are_calibrated_on_their_train_part(esupcon, trained: Path, tmp
     assert "was not trained on" in refused.err
 
 
-def test_calibration_without_held_out_part_is_refused(esupcon, corners: Path, tmp_path: Path) -> None:
-    assert esupcon("train", corners, "--out", tmp_path / "o", *QUICK, "--validation-fraction", "0").code == 0
-    printed = esupcon("calibrate", tmp_path / "o", corners)
-    assert printed.code == 2
-    assert "nothing held out" in printed.err and "train with --validation-fraction 0.1" in printed.err
-    assert load_classifier(tmp_path / "o").calibration.how == "none"
-
-
-def test_a_failed_calibration_leaves_the_model_intact(trained: Path, corners: Path, monkeypatch) -> None:
-    def no_space(*args: object, **more: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("esupcon.classifier.folder.write_bytes", no_space)
-    with pytest.raises(OSError, match="No space"):
-        calibrate(trained, corners, on="all")
-    assert load_classifier(trained).calibration.how == "none"
-
-
 # --- predict ---------------------------------------------------------------------------------------------------------
 
 
@@ -521,20 +454,6 @@ def test_predictions_are_written_as_paths_arrive(trained: Path, images: Path) ->
     assert next(found).path == str(images / "se" / "0.png")
     assert taken <= BATCH
     found.close()
-
-
-def test_no_cell_is_a_formula(capsys: pytest.CaptureFixture[str]) -> None:
-    formulas = ["=1+1", "+x", "-x", "@x", "\t=x", "x;=1+1", "two\n=lines", "＝x"]
-    plain = ["IMG - copy.png", "a--b/-c=d.png", 'a,"b"', "two\nlines", "'x", "me@home"]
-    write = _csv_writer(1)
-    for name in formulas + plain:
-        write(Prediction(name, ((name, 0.5),)))
-    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))[1:]
-    assert [row[:2] for row in rows[len(formulas) :]] == [[name, name] for name in plain]
-    for name, row in zip(formulas, rows, strict=False):
-        for cell in row[:2]:
-            assert cell.replace("'", "") == name
-            assert not any(part.startswith(("=", "+", "-", "@", "＝")) for part in re.split(r"[;\t\n]", cell))
 
 
 def test_no_escape_sequence_reaches_a_terminal() -> None:

@@ -159,14 +159,6 @@ def test_view_depends_on_no_other_image(name):
     assert torch.equal(fewer[18], first[47])
 
 
-def test_none_only_normalises():
-    images = pictures(5)
-    mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
-    views = two_views(images, generator(), "none", mean=mean, std=std)
-    plain = (images / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
-    torch.testing.assert_close(views, torch.cat((plain, plain)), atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("name", ["simclr", "light", "none"])
 def test_threads_blocks_autocast_dtype_and_strides_do_not_change_a_bit(name, monkeypatch):
     images, state, threads = pictures(60), torch.get_rng_state(), torch.get_num_threads()

@@ -37,21 +37,6 @@ def test_entry_is_built_once_and_writing_to_the_images_does_not_change_it(tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == [".k.lock", "k.json", "k.u8"]
 
 
-def test_without_a_writable_folder_the_images_are_in_memory(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    lines = []
-    for folder in (None, tmp_path / "file" / "cache"):
-        images, record = build(folder, log=lines.append)
-        np.testing.assert_array_equal(images, ALL)
-        assert not isinstance(images, np.memmap)
-        assert record == {"word": "kept", "rows": {"3": "x"}}
-    assert len(lines) == 1
-    assert "is not writable" in lines[0]
-    monkeypatch.setattr("esupcon._io.memory_budget", lambda: 10)
-    with pytest.raises(ValueError, match="an array of 6 images of 2x2 needs"):
-        build(None)
-
-
 def test_interrupted_build_leaves_nothing(tmp_path, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pictures import class_folder, picture, quietly, saved
 from PIL import Image, ImageFile, ImageOps
 
-from esupcon.data import decode, load_images
+from esupcon.data import load_images
 from esupcon.data.decode import DecodeSpec, decode_images, fit_arrays, image_dimensions
 
 
@@ -252,21 +252,6 @@ def test_number_of_threads_does_not_change_the_result(encoded, workers):
     assert sum(done) == len(encoded)
     for i, one in enumerate(expected):
         assert unreadable[i] == one if isinstance(one, str) else (rows[i] == one).all()
-
-
-def test_two_threads_decode_at_the_same_time(encoded, monkeypatch):
-    """Each of two threads waits until the other one is inside the decoder."""
-    both, real, arrived = threading.Barrier(2, timeout=20), decode._decode, set()
-
-    def meet(one, spec):
-        if threading.get_ident() not in arrived:
-            arrived.add(threading.get_ident())
-            both.wait()
-        return real(one, spec)
-
-    monkeypatch.setattr(decode, "_decode", meet)
-    decode_images(encoded, np.zeros((len(encoded), *SPEC.shape), np.uint8), SPEC, workers=2)
-    assert len(arrived) == 2
 
 
 @pytest.mark.parametrize("workers", [1, 2])

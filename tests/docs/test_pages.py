@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
@@ -32,6 +33,8 @@ from pages import (
 from assets import copy_of
 from esupcon.cli import grids, main
 from esupcon.data.dataset import _REGISTERED
+from esupcon.doctor import CODES
+from esupcon.doctor.finding import _MESSAGES
 from esupcon.methods import METHODS
 from esupcon.training.objective import LOSSES
 from in_this_process import InThisProcess
@@ -193,3 +196,69 @@ def test_output_is_compared_by_form() -> None:
     others = (("10", "11"), ("ECE", "NLL"), ("Next", "Then"), ("12.25 %", "12 %"), ("run\n", "run\none more\n"))
     for old, new in others:
         assert not has_shown_form(shown, printed.replace(old, new))
+
+
+# --- The source distribution holds what git tracks and nothing else --------------------------------------------------
+
+
+STRAY = (
+    *("secret.env", "src/esupcon/untracked.py", "src/secrets.txt", "tests/README.md", "runs/store/result.json"),
+    *("venv/lib/site-packages/x/README.md", "venv/src/x.py", "docs/LICENSE", ".venv/CHANGELOG.md"),
+)
+
+
+def test_sdist_holds_tracked_files_only(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling is not installed: pip install hatchling")
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--no-hardlinks", str(ROOT), str(clone)], check=True)
+    tracked = subprocess.run(["git", "-C", str(clone), "ls-files"], capture_output=True, text=True, check=True)
+    for name in STRAY:
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / name).write_text("not ours\n")
+    first = build(clone, tmp_path / "first")
+    assert first == {*tracked.stdout.splitlines(), "PKG-INFO"}
+    with tarfile.open(next((tmp_path / "first").glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    unpacked = next((tmp_path / "unpacked").iterdir())
+    assert build(unpacked, tmp_path / "second") == first, "a distribution can be built from the distribution"
+
+
+def build(source: Path, out: Path) -> set[str]:
+    words = [sys.executable, "-P", "-m", "hatchling", "build", "-t", "sdist", "-d", str(out)]
+    subprocess.run(words, cwd=source, check=True, capture_output=True)
+    with tarfile.open(next(out.glob("*.tar.gz"))) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    assert len(names) == len(set(names)), "no file is there twice"
+    return set(names)
+
+
+# --- The page on findings --------------------------------------------------------------------------------------------
+
+
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+SECTIONS = {
+    match[1]: match[2]
+    for match in re.finditer(r"^### `([a-z-]+)`$\n(.*?)(?=^##|\Z)", PAGE, flags=re.DOTALL | re.MULTILINE)
+}
+
+
+def test_every_code_has_a_section_and_every_section_a_code() -> None:
+    assert list(SECTIONS) == list(CODES)
+    for text in SECTIONS.values():
+        assert re.search(r"\n\*\*Cause\.\*\* .+\n\n\*\*What to do\.\*\* .+", text)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_page_quotes_the_real_message(code: str) -> None:
+    (quote,) = re.findall(r"^> (.+)$", SECTIONS[code], flags=re.MULTILINE)
+    fixed_words = re.split(r"\{[^}]*\}", _MESSAGES[code][1])
+    assert re.fullmatch(".*".join(map(re.escape, fixed_words)), quote)
+
+
+def test_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    exec(compile(example, "troubleshooting.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("]")[0] for line in lines] == ["note [leak", "["]

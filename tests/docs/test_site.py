@@ -27,12 +27,10 @@ from docs_reference import (  # noqa: E402 - outside the package
     api_page,
     cli_reference,
     command_tree,
-    markdown,
-    plain,
     public_names,
     signature,
 )
-from docs_site import lay_out, main, missing, navigation, notebook_markdown, outside_code, site_place  # noqa: E402
+from docs_site import main, missing, navigation  # noqa: E402
 
 # Tables, code and equations scroll by themselves; the drawers wait outside the window.
 OUTSIDE = """(width) => [...document.querySelectorAll("article *")]
@@ -49,44 +47,6 @@ def test_every_page_is_in_the_navigation() -> None:
     pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert len(entries) == len(set(entries))
     assert pages - {"index"} <= set(entries), "list the new page in docs/index.md"
-
-
-def test_pages_are_laid_out_with_their_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("docs", "examples"):
-        (tmp_path / name).mkdir()
-    for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
-        (tmp_path / name).write_text("# x\n")
-    (tmp_path / "examples" / "README.md").write_text("# x\n\n| [one](one.py) | x |\n")
-    (tmp_path / "examples" / "one.py").write_text("# %% [markdown]\n# # One\n# [a](../docs/index.md)\n")
-    (tmp_path / "docs" / "index.md").write_text("# x\n\n## Read\n\n- [a](../SECURITY.md#x)\n- [b](../x.py)\n")
-    (tmp_path / "x.py").write_text("1\n")
-    monkeypatch.setattr("docs_site.ROOT", tmp_path)
-    assert set(lay_out(tmp_path / "out", {}, {"extra.md": "y"})) >= {"index.md", "project/security.md", "extra.md"}
-    index = (tmp_path / "out" / "index.md").read_text()
-    assert "[a](project/security.md#x)" in index and "[b](files/x.py)" in index
-    assert (tmp_path / "out" / "files" / "x.py").is_file()
-    assert "[a](../index.md)" in (tmp_path / "out" / "examples" / "one.md").read_text()
-    (tmp_path / "x.py").unlink()
-    with pytest.raises(FileNotFoundError, match=r"docs/index.md links to x.py"):
-        lay_out(tmp_path / "out", {}, {})
-
-
-def test_text_is_converted() -> None:
-    text = "a `b` c\n```\na\n```\n~~~text\na\n~~~\n[`a`](a)\n````md\n```\na\n```\n````\na"
-    changed = outside_code(text, lambda part: part.replace("a", "A"))
-    assert changed == "A `b` c\n```\na\n```\n~~~text\na\n~~~\n[`a`](A)\n````md\n```\na\n```\n````\nA"
-    script = "# %% [markdown]\n# # Title\n#\n# Words.\n\n# %%\nx = 1\n\n\n# %% [markdown]\n# More.\n\n# %%\n"
-    assert notebook_markdown(script, "examples/x.py").endswith("Words.\n\n```python\nx = 1\n```\n\nMore.\n")
-    with pytest.raises(ValueError, match=r"^examples/x.py must begin with a cell of text"):
-        notebook_markdown("x = 1\n", "examples/x.py")
-    assert site_place("examples/a_b.py") == "examples/a_b.md"
-    assert site_place("src/esupcon/losses.py") is None
-    docstring = "Use $HOME and `$x`.\n\nname: what it is, at\n    length\nother, more: two of them\n"
-    assert (
-        markdown(docstring)
-        == "Use \\$HOME and `$x`.\n\n`name`\n: what it is, at\n  length\n\n`other`, `more`\n: two of them"
-    )
-    assert plain("a*b_c") == "a\\*b\\_c"
 
 
 # --- References ------------------------------------------------------------------------------------------------------

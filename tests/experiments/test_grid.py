@@ -172,17 +172,6 @@ def test_run_of_a_terminated_worker_is_continued_by_another(plan: Plan, store: S
     assert any("was terminated; another one continues the run" in line for line in lines)
 
 
-def test_runs_without_data_fail_at_once_with_the_reason(plan: Plan, store: Store, tmp_path: Path) -> None:
-    spec = plan.rows[3].spec.model_copy(update={"source": str(tmp_path / "absent"), "content": None})
-    rows = (*plan.rows[:3], plan.rows[3].with_spec(spec))
-    executor = Scripted(store)
-    state, _ = run(plan.model_copy(update={"rows": rows}), store, executor)
-    reason = f"there is no file or folder {tmp_path / 'absent'}"
-    assert [error[: len(reason)] for error in state.failed.values()] == [reason]
-    assert spec.key not in executor.submitted
-    assert (store.failure(spec.key) or "").startswith(reason)
-
-
 def test_damaged_run_is_set_aside_and_computed_again(plan: Plan, store: Store) -> None:
     first = plan.model_copy(update={"rows": plan.rows[:1]})
     key = plan.rows[0].key

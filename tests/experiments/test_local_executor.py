@@ -95,22 +95,6 @@ def test_number_of_workers_and_environment_do_not_change_the_tensors(
     assert outcomes[0] == outcomes[1]
 
 
-def test_worker_imports_nothing_from_the_current_folder(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = small_plan(tmp_path, methods=("ce",), n_seeds=1, epochs=1)
-    hostile = tmp_path / "hostile"
-    hostile.mkdir()
-    names = ("numpy", "torch", "esupcon", "sitecustomize", "usercustomize", "pydantic", "filelock", "json", "PIL")
-    for name in names:
-        (hostile / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').write({name!r})")
-    monkeypatch.chdir(hostile)
-    state = run_grid([plan], store, LocalExecutor(1))
-    assert state.is_complete, state.failed
-    assert not (tmp_path / "executed").exists()
-    assert sorted(path.stem for path in hostile.iterdir()) == sorted(names)
-
-
 def test_killed_run_continues_in_another_process_to_the_same_result(store: Store, tmp_path: Path) -> None:
     plan = small_plan(tmp_path, n_seeds=1, epochs=60)
     killed: list[int] = []
@@ -130,25 +114,6 @@ def test_killed_run_continues_in_another_process_to_the_same_result(store: Store
     row = next(row for row in plan.rows if line.startswith(f"{row.method} on"))
     run_grid([plan.model_copy(update={"rows": (row,)})], undisturbed, LocalExecutor())
     assert outcome(store, row.key) == outcome(undisturbed, row.key)
-
-
-def test_terminated_worker_saves_and_its_run_is_not_failed(store: Store, tmp_path: Path) -> None:
-    plan = small_plan(tmp_path, methods=("ce",), n_seeds=1, epochs=150)
-    (key,) = (row.key for row in plan.rows)
-    terminated: list[bool] = []
-
-    def terminate_once(state: GridState) -> None:
-        if not terminated and has_started(store, key):
-            os.kill(process_of(store, key), signal.SIGTERM)
-            wait_for(lambda: not store.is_running(key))
-            terminated.append(bool(list(store.work_folder(key).glob(CHECKPOINTS))))
-
-    lines: list[str] = []
-    state = run_grid([plan], store, LocalExecutor(), watch=terminate_once, log=lines.append)
-    assert terminated == [True], "a checkpoint was saved"
-    assert state.finished == [key]
-    assert store.failure(key) is None
-    assert any("was terminated; another one continues" in line for line in lines)
 
 
 DRIVER = """
@@ -180,18 +145,6 @@ def test_sigterm_to_driver_and_workers_leaves_checkpoints_and_no_failure(store: 
     for row in plan.rows:
         assert store.state(row.key) == "begun"
         assert list(store.work_folder(row.key).glob(CHECKPOINTS))
-
-
-def test_stopped_grid_is_continued_by_the_next_command(store: Store, tmp_path: Path) -> None:
-    plan = small_plan(tmp_path, methods=("esupcon",), n_seeds=1, epochs=150)
-    (key,) = (row.key for row in plan.rows)
-    state = run_grid([plan], store, LocalExecutor(), should_stop=lambda: has_started(store, key))
-    assert state.stopped == [key]
-    assert store.state(key) == "begun"
-    assert list(store.work_folder(key).glob(CHECKPOINTS))
-    state = run_grid([plan], store, LocalExecutor())
-    assert state.finished == [key]
-    assert not store.work_folder(key).exists()
 
 
 @contextmanager

@@ -133,16 +133,6 @@ def test_damaged_plan_is_named_and_left_out(store: Store, content: str) -> None:
         assert len(read_contents(store.root).runs) == 1
 
 
-def test_file_larger_than_memory_is_refused_unread(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    (key,) = store.keys()
-    monkeypatch.setattr("esupcon._io.memory_budget", lambda: 1000)
-    plans, (problem,) = store.plans()
-    assert not plans
-    assert "needs" in problem
-    with pytest.raises(ValueError, match=r"result\.json needs"):
-        store.read(key)
-
-
 def test_folder_of_others_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is not a store of runs"):
         Store(tmp_path).require()

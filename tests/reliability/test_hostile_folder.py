@@ -99,3 +99,8 @@ def test_no_code_is_executed_by_probes_and_further_processes(hostile: tuple[Path
     (here / "inside").mkdir()
     run("train", "./photos", "--out", "inside/run", *QUICK, "--precision", "auto")
     run("train", "./photos", "--out", "inside/two", *QUICK, "--devices", "2", "--accelerator", "cpu")
+
+
+def test_no_code_is_executed_by_the_demo(hostile: tuple[Path, Run]) -> None:
+    """Takes over 10 s: the demo trains nine small models."""
+    hostile[1]("demo", "--out", "out/demo")

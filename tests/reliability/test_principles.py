@@ -142,6 +142,7 @@ OTHERS = {
     "run.json under --overwrite": (foreign("run.json"), (*TRAINED, "--overwrite"), 2),
     "a model of another library": (foreign("model/config.json"), TRAINED, 2),
     "a file named like the folder of the model": (foreign("model"), TRAINED, 2),
+    "files with names of ours": (foreign("predictions.npz", "history.jsonl", "checkpoint-1.pt"), TRAINED, 2),
     "a link as history": (linked("history.jsonl"), TRAINED, 2),
     "a link as manifest": (linked(".esupcon.json"), TRAINED, 2),
     "a file beside the weights": (foreign("model/notes.txt"), ("calibrate", "{out}", "{corners}", "--on", "all"), 2),

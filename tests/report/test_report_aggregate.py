@@ -14,7 +14,7 @@ from scipy.stats import ttest_rel
 
 from esupcon.experiments.store import Store
 from esupcon.probability import Predictions, paper_calibration
-from esupcon.report.aggregate import ResultTable, paired_test, step_milliseconds, summary_of
+from esupcon.report.aggregate import ResultTable, paired_test, summary_of
 from esupcon.report.content import read
 
 POINTS = st.floats(0, 100, allow_nan=False).map(lambda value: round(value, 3))
@@ -135,22 +135,6 @@ def test_run_without_a_figure_leaves_its_cell_open(store: Store, measure: str, m
     panel = only_table(store).panels[0]
     assert panel.measure.key == measure and panel.is_empty is (mean is None)
     assert mean is None or panel.cells["ce"][0].summary.mean == mean
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "not json\n", '{"seconds": null}\n', '[1]\n{"seconds": 1}\n'),
-        *(f'{{"seconds": {value}, "images_per_second": 1}}\n' for value in (f"1{'0' * 400}", "NaN", "Infinity", -1)),
-        '{"seconds": 1e308, "images_per_second": 1e308}\n',
-    ],
-)
-def test_damaged_timing_gives_no_figure(store: Store, text: str) -> None:
-    one = row("ce", 0)
-    folder = write_run(store, one)
-    (folder / "timing.jsonl").write_text(text)
-    (run,) = read(store.root).runs.values()
-    assert step_milliseconds(run) is None
 
 
 @given(st.lists(st.tuples(POINTS, POINTS), min_size=0, max_size=6))

@@ -139,14 +139,6 @@ def test_print_draws_everything_in_light_colours(browser: Any, whole_report: Pat
         assert one.page.locator(".contents").is_hidden()
 
 
-def test_toolbar_of_plots_is_absent_on_touch_screens(browser: Any, whole_report: Path) -> None:
-    for touch in (True, False):
-        with Opened(browser, whole_report, has_touch=touch, is_mobile=touch) as one:
-            one.page.locator("#curves").scroll_into_view_if_needed()
-            one.page.locator("#curves .plot .main-svg").first.wait_for()
-            assert (one.page.locator("#curves .modebar-btn").count() == 0) is touch
-
-
 def test_page_without_plotly_sorts_tables(
     browser: Any, whole_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,16 +83,6 @@ def test_every_part_is_there(whole: str) -> None:
     keys = {"reliability", "curves", "cost", "sensitivity", "classes", "embedding", "confusion"}
     assert set(json.loads(data)) == keys
     assert len(whole) < 6_000_000 and whole.count("plotly.js v") >= 1
-
-
-def test_page_without_plotly_has_tables_and_the_install_command(
-    whole_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)  # as if it were not installed
-    source = build(whole_store, tmp_path / "report.html").read_text()
-    page = Page(source)
-    assert "pip install 'esupcon[report]'" in page.text and page.cell("78") and len(source) < 300_000
-    assert "Training curves" not in page.text and len(page.scripts) == 2
 
 
 def test_hostile_names_are_text(hostile: str) -> None:

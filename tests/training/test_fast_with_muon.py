@@ -130,20 +130,6 @@ def test_unusual_images_train_to_finite_values(x: np.ndarray) -> None:
     assert_close(p.sum(1), np.ones(len(x)))
 
 
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [
-        ((3, 7, 9), "encoder 'fast' needs images of at least 8 x 8 pixels; got 7 x 9. Resize the images, or use 'mlp'"),
-        ((2, 8, 8), r"images must have 1 or 3 channels; got shape \(4, 2, 8, 8\). Convert them"),
-        ((5, 8, 8), r"images must have 1 or 3 channels; got shape \(4, 5, 8, 8\). Convert them"),
-    ],
-)
-def test_images_that_do_not_fit_are_refused_in_one_line(shape: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as raised:
-        fit(fast_spec(), TrainData(noise(4, *shape), np.arange(4) % 2, 2))
-    assert "\n" not in str(raised.value)
-
-
 # --- Parameter groups ------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,6 @@ from small_data import blobs, quick_spec
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from esupcon.methods import METHODS
 from esupcon.models import build_encoder, split_encoder
 from esupcon.models.pretrained import EfficientNetLite0
 from esupcon.spec import TrainSpec
@@ -113,8 +112,8 @@ def test_cached_views_train_as_views_made_in_every_step(pretrained: nn.Module, n
         assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains(method: str) -> None:
+@pytest.mark.parametrize("method", ["ce", "supcon_ce", "supcon_tt", "spce_m"])
+def test_methods_with_other_heads_and_stages_train(method: str) -> None:
     fitted = fit(frozen_spec(method=method, train_blocks=0, epochs=1), images())
     assert all(value.isfinite().all() for value in fitted.network.state_dict().values())
     assert fitted.classifier.predict_proba(images().x).shape == (16, 2)

@@ -76,17 +76,6 @@ def test_table_with_nan_is_refused_in_words() -> None:
         fit(TrainSpec(encoder="mlp", epochs=2), TrainData(x, np.arange(40) % 2, 2), log=lambda line: None)
 
 
-def test_exploding_run_is_named_and_its_checkpoint_stays(tmp_path: Path) -> None:
-    said: list[str] = []
-    spec = quick_spec(method="ce", lr=1e8, warmup=0.0, epochs=30)
-    try:
-        fit(spec, blobs(), out=tmp_path, log=said.append, checkpoint_seconds=0)
-    except TrainingFailed as error:
-        assert "last good checkpoint" in str(error)
-    assert any("[lr-too-high]" in line or "[loss-not-finite]" in line for line in said)
-    assert list(tmp_path.glob("checkpoint-*.pt"))
-
-
 def test_every_finding_is_in_the_history(tmp_path: Path) -> None:
     said: list[str] = []
     fitted = fit(quick_spec(temperature=40.0, epochs=4), blobs(), log=said.append)
@@ -117,16 +106,6 @@ def test_progress_fits_80_columns_and_has_accuracy_loss_and_time(
     assert "…" not in shown
     assert text in shown and facts in shown and "━━━━━" in shown
     assert ":" in shown[-8:]  # the time left
-
-
-def test_bar_shows_the_accuracy_of_the_last_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr(
-        monitor.Progress, "show", lambda self, what, done, total, text, facts, log: shown.append(f"{text} {facts}")
-    )
-    fit(quick_spec(epochs=2), blobs(), progress=False)
-    assert shown[0].startswith("epoch 1/2 loss ") and "%" not in shown[0]
-    assert shown[-1].startswith("epoch 2/2 loss ") and shown[-1].endswith(" %")
 
 
 def test_without_a_terminal_a_line_is_printed_at_most_every_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -58,28 +53,6 @@ def test_interrupted_several_times_with_early_stopping(tmp_path: Path) -> None:
         except TrainingInterrupted:
             continue
     same(whole, fit(spec, data, out=tmp_path / "parts"), tmp_path / "whole", tmp_path / "parts")
-
-
-def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
-    spec, data = quick_spec(), blobs()
-    first = fit(spec, data, out=tmp_path)
-    second = fit(spec, data, out=tmp_path, should_stop=lambda: pytest.fail("a step was taken"))
-    same(first, second, tmp_path)
-
-
-def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
-    spec, data = quick_spec(epochs=4), blobs()
-    whole = fit(spec, data, out=tmp_path / "whole")
-    with pytest.raises(TrainingInterrupted):
-        fit(spec, data, out=tmp_path / "parts", should_stop=stop_after(8), checkpoint_seconds=0)
-    newest = max((tmp_path / "parts").glob("checkpoint-*.pt"))
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
-    said: list[str] = []
-    again = fit(spec, data, out=tmp_path / "parts", log=said.append)
-    assert any("damaged" in line and "the checkpoint before it" in line for line in said)
-    same(whole, again, tmp_path / "whole", tmp_path / "parts")
 
 
 def test_changed_spec_or_data_never_continues_another_run(tmp_path: Path) -> None:
@@ -146,33 +119,4 @@ def test_stop_between_micro_batches_saves_the_state_before_the_step(tmp_path: Pa
     for stop_at in (3, 9, 14):
         with pytest.raises(TrainingInterrupted):
             fit(spec, data, out=tmp_path / "parts", should_stop=stop_after(stop_at))
-    same(whole, fit(spec, data, out=tmp_path / "parts"), tmp_path / "whole", tmp_path / "parts")
-
-
-SCRIPT = """
-import sys; sys.path.insert(0, sys.argv[2])
-from pathlib import Path
-from small_data import blobs, quick_spec, rowwise_encoder
-from torch import Tensor, nn
-from esupcon.training import fit
-print("ready", flush=True)
-fit(quick_spec(epochs=40), blobs(), out=Path(sys.argv[1]), checkpoint_seconds=0)
-"""
-
-
-@pytest.mark.parametrize("fraction", [0.3, 0.8])
-def test_kill_minus_nine(tmp_path: Path, fraction: float) -> None:
-    spec, data = quick_spec(epochs=40), blobs()
-    start = time.monotonic()
-    whole = fit(spec, data, out=tmp_path / "whole")
-    seconds = time.monotonic() - start
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "parts"), str(Path(__file__).parent)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
-    assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(fraction * seconds)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
     same(whole, fit(spec, data, out=tmp_path / "parts"), tmp_path / "whole", tmp_path / "parts")
