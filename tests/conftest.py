@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["assets"]
 # Helpers that several test files share.
-sys.path.extend(str(Path(__file__).parent / folder) for folder in ("", "training", "experiments"))
+sys.path.extend(str(Path(__file__).parent / folder) for folder in ("", "data", "training", "experiments"))
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from esupcon import functional as F
-from esupcon import heads, losses
+from esupcon import losses
 
 z = torch.randn(6, 4)
 labels = torch.tensor([0, 0, 1, 1, 2, 2])
@@ -14,10 +14,7 @@ prototypes = torch.randn(3, 4)
 
 
 MISTAKES = {
-    "rank one": ({"z": z[0]}, r"z must have shape \(n, dim\).*; got \(4,\)"),
     "views on their own axis": ({"z": z.view(3, 2, 4)}, r"got \(3, 2, 4\).*z\.flatten\(0, 1\)"),
-    "integers for embeddings": ({"z": z.long()}, r"floating-point numbers; got torch.int64.*z\.float\(\)"),
-    "empty batch": ({"z": z[:0], "labels": labels[:0]}, r"not be empty; got \(0, 4\)"),
     "labels of half the length": ({"labels": labels[:3]}, r"each of the 6 rows.*\(3,\).*labels\.repeat\(2\)"),
     "one-hot labels": ({"labels": torch.eye(6)}, r"one label for each of the 6 rows.*\(6, 6\)"),
     "float labels": ({"labels": labels.float()}, r"must be integers; got torch.float32.*labels\.long\(\)"),
@@ -29,14 +26,11 @@ MISTAKES = {
     ),
     "temperature zero": ({"temperature": 0.0}, r"temperature must be a finite number above 0; got 0\.0"),
     "temperature as tensor": ({"temperature": torch.tensor(0.1)}, r"got tensor\(0.1.*float\(temperature\)"),
-    "prototype weight negative": ({"prototype_weight": -1.0}, r"prototype_weight must be .* at least 0; got -1\.0"),
-    "prototype temperature zero": ({"prototype_temperature": 0}, r"prototype_temperature must be .* above 0; got 0"),
     "prototype share above one": ({"prototype_share": 1.5}, r"prototype_share must be .* 0 to 1.*; got share 1\.5"),
     "share and weight": (
         {"prototype_share": 0.5, "prototype_weight": 2.0},
         r"needs prototype_weight=1.*got share 0\.5, weight 2\.0",
     ),
-    "unknown average": ({"prototype_average": "batch"}, r"'class', 'sample'; got 'batch'"),
     "average without a share": (
         {"prototype_average": "sample"},
         r"None, which needs prototype_average='class'; got .*'sample'",
@@ -76,10 +70,7 @@ def test_finite_check_is_opt_in(value: float, name: str) -> None:
         (lambda: F.simclr_loss(z[:5]), r"two views.*odd number of rows, 5"),
         (lambda: F.spce_loss(z, labels, average="mean"), r"'class', 'batch'; got 'mean'"),
         (lambda: F.spce_posterior(z, z[:, :3], labels, 3), "z_support must be as wide as z, 4"),
-        (lambda: losses.SimCLRLoss(0), "temperature must be"),
         (lambda: losses.SPCELoss(average="mean"), "average must be"),
-        (lambda: losses.ESupConLoss(prototype_share=2), "prototype_share must be"),
-        (lambda: heads.PrototypeHead(3, 2, temperature=0), "temperature must be"),
     ],
 )
 def test_other_losses_and_modules_refuse_mistakes_at_once(build, message: str) -> None:

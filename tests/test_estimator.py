@@ -15,7 +15,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_digits, make_classification
+from sklearn.datasets import load_digits, make_blobs, make_classification
 from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.metrics import recall_score
 from sklearn.model_selection import GridSearchCV
@@ -24,11 +24,27 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import esupcon
-from estimator_data import blobs, digit_images, quick
 from esupcon import ContrastiveClassifier
 from esupcon._io import read_sealed_json, write_sealed_json
 from esupcon.methods import METHODS
 from esupcon.probability import adapt_to_priors, auroc, negative_log_likelihood
+
+
+def quick(**parameters: Any) -> ContrastiveClassifier:
+    """Return an estimator that fits in a fraction of a second, separates blobs and learns something about digits."""
+    return ContrastiveClassifier(**{"epochs": 25, "lr": 0.01, "random_state": 0, "auto_calibrate": False, **parameters})
+
+
+def blobs(n: int = 90, centers: int = 3, seed: int = 0) -> tuple[Any, Any]:
+    X, y = make_blobs(n, centers=centers, n_features=5, cluster_std=1.0, random_state=seed)
+    return X, y
+
+
+def digit_images(n: int = 200) -> tuple[Any, Any]:
+    """Return uint8 (n, 8, 8) and labels."""
+    data = load_digits()
+    return np.rint(data.images[:n] * (255 / 16)).astype(np.uint8), data.target[:n]
+
 
 # --- scikit-learn ----------------------------------------------------------------------------------------------------
 

@@ -177,12 +177,9 @@ def test_reference_rate_scales_with_the_root_of_the_batch() -> None:
     ("fields", "train"),
     [
         ({}, {"method": "ce", "prototype_weight": 2.0}),
-        ({}, {"method": "ce", "temperature": 0.5}),
-        ({}, {"spce_average": "batch"}),
         ({}, {"label_smoothing": 0.1}),
         ({}, {"method": "supcon_cosine_ce", "contrast_weight": 0.5}),
         ({}, {"method": "spce", "logit_adjustment": 1.0}),
-        ({}, {"projection_dim": 3}),
         ({}, {"optimizer": "adamw", "momentum": 0.5}),
         ({}, {"cached_views": 8}),
         ({"noise_kind": "pair"}, {}),

@@ -111,11 +111,9 @@ def test_float_images_of_any_range_give_equal_rows(scale: float) -> None:
     ("trained", "given", "message"),
     [
         (1 / 255, np.uint8(1), r"values from 0 to 1; X has values from 0 to 255 \(uint8\).*X / 255"),
-        (1 / 255, np.int64(1), r"values from 0 to 1; X has values from 0 to 255 \(int64\)"),
         (1 / 255, 1.1 / 255, "values from 0 to 1; X has values from 0 to 1.1"),
         (np.uint8(1), 1 / 255, r"values from 0 to 255; X has values from 0 to 1 \(float64\).*X \* 255"),
         (np.uint8(1), 257.0, "values from 0 to 255; X has values from 0 to 65535"),
-        (1.0, np.float32(1 / 255), "values from 0 to 255; X has values from 0 to 1"),
         (np.uint8(1), -1.0, "values from 0 to 255; X has values from -255 to 0 "),
         (16 / 255, np.uint8(1), "values from 0 to 16; X has values from 0 to 255"),
         (16 / 255, 1 / 255, r"values from 0 to 16; X has values from 0 to 1 .*X \* 16"),
@@ -146,8 +144,6 @@ def test_values_slightly_beyond_a_learnt_range_are_clipped_with_a_warning() -> N
         (np.zeros((2, 3, 8, 8), np.uint8), "X has images of 8x8 pixels and 3 channels"),
         (np.zeros((8, 8), np.uint8), r"one image of shape \(8, 8\). Pass X\[None\]"),
         (np.zeros((2, 64)), "images are"),
-        (np.uint8(3), r"got shape \(\)"),
-        (None, "real numbers; got dtype object"),
     ],
 )
 def test_images_unlike_those_of_training_are_refused(X: Any, message: str) -> None:

@@ -171,6 +171,7 @@ def test_an_interrupted_grid_continues(esupcon, tmp_path: Path, monkeypatch: pyt
     words = ("reproduce", "full", "--profile", "smoke", "--method", "ce", "--seeds", "1", *QUICK)
     words = (*words, "--store", tmp_path / "store")
     monkeypatch.setattr(grids, "LocalExecutor", Interrupted)
+    monkeypatch.setattr(sys, "argv", ["esupcon", *map(str, words)])
     stopped = esupcon(*words)
     assert stopped.code == 143
     assert "stopped with 0 runs done. To continue: esupcon reproduce full" in stopped.err

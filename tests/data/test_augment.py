@@ -288,18 +288,13 @@ def test_simclr_has_the_reference_numbers():
     ("call", "message"),
     [
         (lambda x: two_views(x, generator(), "simclair"), "one of simclr, simclr_no_flip, light, .*got 'simclair'"),
-        (lambda x: two_views(x, None, "simclr"), r"generator must be a torch.Generator; got NoneType"),
         (lambda x: two_views(x.float(), generator(), "simclr"), r"uint8 images .* got torch.float32 of shape \(2, 3"),
-        (lambda x: two_views(x[:, :2], generator(), "simclr"), r"1 or 3 channels.* \(2, 2, 16, 16\)"),
         (lambda x: two_views(x, generator(), "table"), "TableAugmentation must be .* table .*; got torch.uint8"),
         (lambda x: two_views(torch.zeros(2, 2), generator(), "light"), "ImageAugmentation must be .* torch.float32"),
         (lambda x: two_views(torch.full((2, 2), torch.nan), generator(), "table"), "with NaN or inf"),
         (lambda x: two_views(x, generator(), "light", mean=(0.5, 0.5)), "mean .* each of 3 channels; got "),
-        (lambda x: two_views(x, generator(), "none", mean=math.nan), "mean must be one finite number, or"),
         (lambda x: ImageAugmentation(flip=1.5), "flip must be from 0 to 1; got 1.5"),
         (lambda x: ImageAugmentation(crop_area=(0.5, 1.2)), "crop_area must be a pair .* <= 1; got"),
-        (lambda x: ImageAugmentation(pad=1.5), "pad must be a whole number of pixels; got 1.5"),
-        (lambda x: TableAugmentation(noise=-1), "noise must be from 0 to inf; got -1"),
     ],
 )
 def test_mistakes_give_one_line(call, message):

@@ -39,10 +39,8 @@ def test_fingerprint_depends_on_the_content():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x_train": np.zeros((4, 3, 2, 2))}, "uint8"),
         ({"x_test": np.zeros((2, 2, 2), np.uint8)}, "x_test must be uint8"),
         ({"y_train": np.zeros(3, np.int64)}, r"int64 \(4,\)"),
-        ({"y_test": np.array([0.0, 1.0])}, "y_test must be int64"),
         ({"y_test": np.array([0, 2])}, r"0\.\.1; it has 0 to 2"),
         ({"y_test": np.array([-1, 0])}, "it has -1 to 0"),
         ({"x_test": np.ones((2, 1, 2, 2), np.uint8)}, "one shape"),

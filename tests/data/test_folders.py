@@ -194,9 +194,7 @@ def test_image_size_is_chosen_with_a_message(tmp_path, sizes, side):
         ({"pets/cat": 3, "pets/dog": 3}, {}, "Pass .*set/pets"),
         ({"a": 1, "b": 1}, {}, "no image is left to test on"),
         ({"train/a": 3, "train/b": 3, "test/a": 2, "test/c": 1}, {}, "the class 'c' of .* has no training images"),
-        ({"a": 2}, {"image_size": (3, 4, 5)}, "image_size"),
         ({"a": 2}, {"seed": 1}, "no option 'seed'; choose from image_size, channels, split_seed"),
-        ({"a": 2}, {"options": 32}, "options must be a DataOptions; got 32"),
     ],
 )
 def test_mistakes_give_one_line(tmp_path, files, options, message):

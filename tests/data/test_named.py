@@ -3,63 +3,27 @@
 import hashlib
 import io
 import os
-import pickle
 import shutil
 import stat
 import tarfile
 import threading
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import class_folder, picture, quietly, said, saved
+from pictures import cifar10, cifar100, class_folder, pickled, picture, quietly, said, saved, take_for_official
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from esupcon.data import NAMES, load, named, source_digest
 from esupcon.data.named import download, extract
 
-RNG = np.random.default_rng(3)
-CIFAR10_CLASSES = b"airplane automobile bird cat deer dog frog horse ship truck".split()
-
-
-def pickled(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(content, protocol=3))
-
 
 @pytest.fixture
 def official(monkeypatch):
-    """Take the files in a folder for the official ones."""
-
-    def accept(name, folder):
-        files = {file: hashlib.md5((folder / file).read_bytes()).hexdigest() for file in named._CIFAR_FILES[name]}
-        monkeypatch.setitem(named._CIFAR_FILES, name, files)
-
-    return accept
-
-
-def cifar10(root, n=20):
-    """The official files, with n images a batch; returns the images and labels."""
-    folder = root / "cifar-10-batches-py"
-    images, labels = [], []
-    for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]:
-        x, y = RNG.integers(0, 256, (n, 3072)).astype(np.uint8), (np.arange(n) % 10).tolist()
-        pickled(folder / name, {b"batch_label": b"x", b"labels": y, b"data": x, b"filenames": [b"f.png"] * n})
-        images.append(x)
-        labels.append(y)
-    pickled(folder / "batches.meta", {b"num_vis": 3072, b"label_names": CIFAR10_CLASSES})
-    return np.concatenate(images).reshape(-1, 3, 32, 32), np.concatenate(labels)
-
-
-def cifar100(root, n=200):
-    folder = root / "cifar-100-python"
-    for name in ("train", "test"):
-        x, y = RNG.integers(0, 256, (n, 3072)).astype(np.uint8), (np.arange(n) % 100).tolist()
-        pickled(folder / name, {b"fine_labels": y, b"coarse_labels": [k // 5 for k in y], b"data": x})
-    names = [f"fine{k}".encode() for k in range(100)]
-    pickled(folder / "meta", {b"fine_label_names": names, b"coarse_label_names": [b"c"] * 20})
+    return partial(take_for_official, monkeypatch)
 
 
 def tiny_imagenet(root):

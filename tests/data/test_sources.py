@@ -126,11 +126,9 @@ OK = {"x_train": IMAGES, "y_train": LABELS}
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x_train": IMAGES}, "must hold x_train and y_train"),
         ({**OK, "x_test": IMAGES}, "x_test and y_test or neither"),
         ({**OK, "y_train": LABELS[1:]}, "30 images and y_train 29 labels"),
         ({**OK, "y_train": np.eye(3)[LABELS]}, "argmax"),
-        ({**OK, "classes": np.array(["a", "b"])}, "the label '2' is none of its 2 classes"),
         ({**OK, "classes": np.array(["a", "b", "a"])}, "names a class twice: 'a', 'b', 'a'"),
         ({**OK, "x_test": IMAGES[:2], "y_test": np.array([0, 5])}, "'5' is only on test images"),
         ({**OK, "y_train": LABELS + 0.5}, "whole numbers or text; got 0.5"),
@@ -138,9 +136,7 @@ OK = {"x_train": IMAGES, "y_train": LABELS}
         ({**OK, "y_train": np.array([2**64 - 1, 0, 1], np.uint64)[LABELS]}, "got 18446744073709551615"),
         ({**OK, "y_train": np.array(["1" * 5000, "2", "3"])[LABELS]}, "more than 1,000 characters"),
         ({**OK, "x_train": np.zeros((30, 4, 6, 5), np.uint8)}, "1 or 3 channels"),
-        ({**OK, "x_train": IMAGES.reshape(30, 90)}, r"got shape \(30, 90\)"),
         ({**OK, "x_test": IMAGES[:3, :, 1:], "y_test": LABELS[:3]}, "differ in size"),
-        ({**OK, "y_train": LABELS * 0}, "two classes"),
         *(({**OK, "x_train": bad}, "expected 0 to 1 or 0 to 255") for bad in (
             IMAGES / 255 - 0.5, IMAGES * 2.0, IMAGES.astype(np.int16) * 200, IMAGES * np.nan, IMAGES + np.inf)),
     ],
@@ -212,7 +208,6 @@ def test_csv_columns_by_name_and_a_split_column(tmp_path, images):
     ("rows", "message"),
     [
         ([], "fewer than two columns"),
-        (["path,label"], "names no training images"),
         (["path,label,split", "images/a/000.png,a,tomorrow"], "'tomorrow'; expected train, test or val"),
         (["path,label,split", "images/a/000.png,a,train", "images/b/000.png,b,test"], "'b' is only on test images"),
         (["path,label", '"images/a/000.png,a'], "must be a table"),

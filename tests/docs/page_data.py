@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import csv
-import hashlib
-import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from pages import blocks
+from pictures import cifar10, cifar100, take_for_official
 from PIL import Image
 
 from esupcon.data import named
 
 CLASSES = ("cat", "dog", "owl")
-_CIFAR10_NAMES = b"airplane automobile bird cat deer dog frog horse ship truck".split()
 
 
 def prepare(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,28 +65,9 @@ def write_csv(path: Path, photos: Path) -> None:
         )
 
 
-def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch, n: int = 60, n_of_100: int = 400) -> None:
-    """Write both sets as the official files, with n images of noise per batch, and accept their checksums."""
-    rng = np.random.default_rng(2)
-    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        labels = (np.arange(n) % 10).tolist()
-        _pickle(root / "cifar-10-batches-py" / name, {b"labels": labels, b"data": _rows(rng, n)})
-    _pickle(root / "cifar-10-batches-py" / "batches.meta", {b"label_names": _CIFAR10_NAMES})
-    for name in ("train", "test"):
-        labels = (np.arange(n_of_100) % 100).tolist()
-        _pickle(root / "cifar-100-python" / name, {b"fine_labels": labels, b"data": _rows(rng, n_of_100)})
-    names = [f"fine {k}".encode() for k in range(100)]
-    _pickle(root / "cifar-100-python" / "meta", {b"fine_label_names": names})
-    for name, files in named._CIFAR_FILES.items():
-        folder = root / named.PUBLISHED[name].folder
-        written = {file: hashlib.md5((folder / file).read_bytes()).hexdigest() for file in files}
-        monkeypatch.setitem(named._CIFAR_FILES, name, written)
-
-
-def _rows(rng: np.random.Generator, n: int) -> NDArray[np.uint8]:
-    return rng.integers(0, 256, (n, 3072)).astype(np.uint8)
-
-
-def _pickle(path: Path, content: dict[bytes, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(content, protocol=3))
+def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write both sets as the official files, with images of noise, and accept their checksums."""
+    cifar10(root, 60)
+    cifar100(root, 400)
+    for name in named._CIFAR_FILES:
+        take_for_official(monkeypatch, name, root / named.PUBLISHED[name].folder)

@@ -177,15 +177,11 @@ def test_any_other_text_is_refused_in_one_line(spec: str) -> None:
     ("spec", "shape", "message"),
     [
         ("resent18", IMAGE, "the closest known is 'resnet18'. Known: auto, fast, resnet10, .*mlp.*identity.*timm:NAME"),
-        ("resnet20", IMAGE, "unknown encoder 'resnet20'"),
-        ("mlp-256", TABLE, "the closest known is 'mlp'"),
         ("fast-w0", IMAGE, "factor from 1 to 16; got 0"),
         ("fast", (3, 32, 7), "at least 8 x 8 pixels; got 32 x 7. Resize the images"),
         ("resnet18-w0", IMAGE, "width must be 1 to 4096; got 0. Use 64"),
-        ("mlp-0x1", TABLE, r"hidden must be 1 to \d+; got 0"),
         ("resnet18", TABLE, r"takes images \(C, H, W\); the data has shape \(10,\). Use 'auto'"),
         ("identity", IMAGE, r"takes embeddings \(d,\); the data has shape \(3, 32, 32\)"),
-        ("resnet18", (2, 3, 32, 32), "without the batch"),
         (18, IMAGE, "an encoder is a name or an nn.Module; got int"),
     ],
 )
@@ -255,7 +251,6 @@ class Returning(nn.Module):
     [
         (nn.Conv2d(3, 4, 3), r"Conv2d must map a batch of shape \(2, 3, 8, 8\) to \(2, dim\); .*\(2, 4, 6, 6\)"),
         (nn.Conv2d(1, 4, 3), r"it raised RuntimeError \(.*channels.*\). Check it against your data"),
-        (nn.Flatten(0), r"of shape \(384,\). Pool and flatten"),
         (Returning(lambda x: (x, x)), "it returned tuple. Pool"),
         (Returning(lambda x: x.flatten(1).long()), "it returned torch.int64"),
         (nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), r"Sequential has lazy layers.*Run it once on a batch"),
@@ -311,8 +306,6 @@ def test_timm_encoder_has_no_weights_and_no_classifier(
     ("name", "message"),
     [
         ("resnet81", "timm has no architecture 'resnet81'. Did you mean timm:resnet18"),
-        ("hf-hub:someone/model", "timm has no architecture 'hf-hub:someone/model'"),
-        ("", "timm has no architecture ''"),
         ("broken", r"could not create broken for images of shape \(3, 32, 32\) \(Input height"),
     ],
 )

@@ -62,7 +62,7 @@ def test_killed_at_random_moments(
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.parametrize("torn", [False, True])
 def test_killed_at_file_operations(warm: Warm, tmp_path: Path, long_version: bool, torn: bool) -> None:
-    """Before an opening, renaming or removal of a file of the run; `torn`, with half of what was written lost.
+    """Before a file of the run is opened to write, renamed or removed; `torn`, with half of what was written lost.
 
     Takes over 10 s: each kind of operation is met at least once.
     """
@@ -70,7 +70,7 @@ def test_killed_at_file_operations(warm: Warm, tmp_path: Path, long_version: boo
     reference = tmp_path / "reference"
     assert warm.esupcon(*words, "--out", reference).code == 0
     rng = random.Random(7)
-    numbers = [number for number in range(1, 1000) if long_version or rng.random() < (0.12 if torn else 0.04)]
+    numbers = [number for number in range(1, 1000) if long_version or rng.random() < (0.12 if torn else 0.05)]
     deaths = 0
     for number in numbers:
         folder = tmp_path / f"run{number}"

@@ -186,12 +186,16 @@ def _obey(request: Request) -> int:
 
 
 def _die_at_file_operation(folder: str, number: int, torn: bool) -> None:
-    """SIGKILL before the operation of this number on files below `folder`; what is `torn` loses its second half."""
+    """SIGKILL before the operation of this number that changes files below `folder`; what is `torn` loses its second
+    half. Opening a file to read it changes nothing, so that a kill before it is one after the operation before."""
     count, events = 0, ("os.rename",) if torn else ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")
+    writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal count
         if event not in events or not str(arguments[0]).startswith(folder):
+            return
+        if event == "open" and not (arguments[2] or 0) & writes:
             return
         count += 1
         if count == number:
