@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from in_this_process import InThisProcess
 from tiny_images import write_npz
 
 #: Options of `corners_run`.
@@ -70,7 +71,9 @@ def digits_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         words = ["reproduce", "full", "--profile", "smoke", "--method", "ce,supcon_tt,esupcon", "--seeds", "1"]
         words += ["--set", "epochs=2", "--set", "encoder=mlp-16x1", "--keep-models"]
-        assert main([*words, "--store", str(folder / "store")]) == 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("esupcon.cli.grids.LocalExecutor", InThisProcess)
+            assert main([*words, "--store", str(folder / "store")]) == 0
 
     return made_once(tmp_path_factory, "digits_store", compute) / "store"
 

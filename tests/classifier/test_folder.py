@@ -440,4 +440,4 @@ def test_cards_of_other_models(tmp_path: Path) -> None:
         assert part in text, part
     assert "encoder=module" in card(tmp_path, nn.Linear(4, 2), (4,))
     many = card(tmp_path, "identity", (4,), classes=list(range(150)))
-    assert "50 more are in config.json" in many and "pipeline_tag: tabular-classification\n" in many
+    assert "50 more are in `config.json`" in many and "pipeline_tag: tabular-classification\n" in many

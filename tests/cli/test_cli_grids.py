@@ -130,7 +130,7 @@ def test_own_table_method_and_data_set(esupcon, tmp_path: Path, _forget_own_thin
     refused = esupcon(*words, "--store", store.root)
     assert refused.code == 2
     assert "own_things.py. Read it, then pass --allow-code" in refused.err
-    printed = esupcon(*words, "--store", store.root, "--allow-code")
+    printed = esupcon(*words, "--store", store.root, "--allow-code", "--workers", "1")
     assert printed.code == 0, printed.err
     assert "CE + pull" in printed.out
     assert "2/2" in printed.err
