@@ -383,22 +383,6 @@ def test_added_classes_keep_the_columns_sorted() -> None:
         quick(method="ce", epochs=1).fit(X, names).add_class(X, "e")
 
 
-def test_wrong_labels_of_digits_are_found() -> None:
-    X, y = load_digits(return_X_y=True)
-    rng = np.random.default_rng(0)
-    wrong = rng.permutation(len(y))[: len(y) // 10]
-    noisy = y.copy()
-    noisy[wrong] = (y[wrong] + rng.integers(1, 10, len(wrong))) % 10
-    classifier = ContrastiveClassifier(random_state=0, auto_calibrate=False).fit(X, noisy)
-    issues = classifier.label_issues(return_details=True)
-    assert sorted(issues.indices) == list(range(len(y)))
-    assert np.isin(wrong, issues.indices[: len(y) // 10]).mean() >= 0.8
-    np.testing.assert_array_equal(issues.given, noisy[issues.indices])
-    found = np.isin(issues.indices, wrong)
-    assert (issues.suggested[found] == y[issues.indices[found]]).mean() > 0.8
-    assert issues.likelihood[:50].mean() < issues.likelihood[-50:].mean()
-
-
 # --- Saving ----------------------------------------------------------------------------------------------------------
 
 

@@ -214,13 +214,6 @@ def test_loss_equals_its_slow_twin(batch: Batch, name: str) -> None:
     assert_close(loss(*arguments), twin(*arguments), rtol=1e-9, atol=1e-9)
 
 
-@given(batches())
-def test_prototype_loss_has_one_value_per_sample(batch: Batch) -> None:
-    value = F.prototype_loss(batch.z, batch.labels, batch.prototypes, temperature=batch.temperature)
-    expected = reference.prototype(batch.z, batch.labels, batch.prototypes, batch.temperature, batch.temperature)
-    assert_close(value, expected, rtol=1e-9, atol=1e-9)
-
-
 @given(batches(), st.sampled_from(["class", "batch"]))
 def test_spce_posterior_equals_its_slow_twin(batch: Batch, average: str) -> None:
     queries, n_classes = batch.prototypes, len(batch.prototypes)

@@ -70,13 +70,6 @@ def test_class_means_are_means_of_unit_vectors_where_tightness_is_lowest() -> No
         assert F.tightness_loss(z, labels, means + 0.1 * torch.randn(4, 5)) > best
 
 
-def test_softmax_of_the_head_is_what_the_loss_trains() -> None:
-    """With one sample l_pt is the cross entropy of the head whose temperature is `prototype_temperature`."""
-    head = PrototypeHead(5, 4, temperature=0.3)
-    value = F.prototype_loss(z[:1], labels[:1], head.weight, temperature=0.1, prototype_temperature=0.3)
-    assert_close(value, torch.nn.functional.cross_entropy(head(z[:1]), labels[:1], reduction="none"))
-
-
 def run_python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 

@@ -51,17 +51,6 @@ def test_invalid_fields_are_refused(changes, message):
         made(**changes)
 
 
-def test_mapped_images_become_tensors_without_a_warning(tmp_path):
-    """Read-only arrays would make torch warn, and a write would reach the cache."""
-    torch = pytest.importorskip("torch")
-    class_folder(tmp_path / "set" / "train", {"a": 2, "b": 2})
-    class_folder(tmp_path / "set" / "test", {"a": 2, "b": 2})
-    data = quietly(tmp_path / "set", tmp_path)
-    before = data.fingerprint
-    torch.from_numpy(data.x_train)[:] = 0
-    assert quietly(tmp_path / "set", tmp_path).fingerprint == before
-
-
 def test_every_option_has_a_help_text_and_those_without_effect_are_in_no_key():
     assert all(field.description for field in DataOptions.model_fields.values())
     given = {"data_dir": "x", "cache_dir": "y", "cache": False, "workers": 3, "strict": True, "download": False}

@@ -63,22 +63,6 @@ def test_second_process_to_finish_changes_nothing(store: Store, key: str) -> Non
     assert not store.work_folder(key).exists()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '"x"', "[" * 100_000])
-def test_damage_is_named_and_costs_one_run(store: Store, key: str, content: str) -> None:
-    write_other_run(store)
-    path = store.run_folder(key) / RESULT_FILE
-    path.write_text(content)
-    with pytest.raises(ValueError, match=str(path)) as refusal:
-        store.read(key)
-    assert "\n" not in str(refusal.value)
-    contents = read_contents(store.root)
-    assert len(contents.runs) == 1
-    assert [problem.startswith(f"run {key} is left out: ") for problem in contents.problems] == [True]
-    aside = store.set_aside(key)
-    assert (aside / RESULT_FILE).read_text() == content
-    assert not store.is_done(key)
-
-
 def write_other_run(store: Store) -> None:
     """Store a second run, of another seed."""
     (run,) = read_contents(store.root).runs.values()
