@@ -51,19 +51,20 @@ class LabelMemory:
         """Whether the outputs of the network have to be recorded."""
         return self.rate is None or self.is_used
 
-    def belief(self) -> Tensor | None:
-        """Return the believed probabilities (n, K); None before anything was recorded."""
-        found = [part for part in (self.posterior, self.votes) if part is not None]
+    def belief(self, samples: Tensor | slice = slice(None)) -> Tensor | None:
+        """Return the believed probabilities (n, K) of samples: the mean of the posterior and of the votes; None before
+        anything was recorded."""
+        found = [part[samples] for part in (self.posterior, self.votes) if part is not None]
         return sum(found[1:], start=found[0]) / len(found) if found else None
 
     def targets(self, samples: Tensor, progress: float) -> tuple[Tensor, Tensor | None]:
         """Return labels (n,) of samples for pairs, and soft targets (n, K) for a head; None: as the labels."""
-        given, belief = self.given[samples], self.belief()
+        given, belief = self.given[samples], self.belief(samples)
         strength = MOST * min(1.0, max(0.0, (progress - START) / (FULL - START)))
         if not self.is_used or belief is None or strength == 0:
             return given, None
         own = one_hot(given, self.n_classes).to(belief.dtype)
-        mixture = torch.where(self.seen[samples, None], torch.lerp(own, belief[samples], strength), own)
+        mixture = torch.where(self.seen[samples, None], torch.lerp(own, belief, strength), own)
         return mixture.argmax(1), mixture
 
     @torch.no_grad()
