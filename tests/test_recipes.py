@@ -37,6 +37,22 @@ def test_photos_without_the_weights_train_the_fast_network(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
+    ("named", "row", "side"),
+    [
+        ({"encoder": "timm:resnet18"}, "pretrained", 192),
+        ({"encoder": "timm:resnet18", "pretrained": False}, "other network", 64),
+        ({"encoder": PRETRAINED, "pretrained": False}, "other network", 64),
+        ({"pretrained": False}, "fast", 64),
+    ],
+)
+def test_pretrained_weights_are_frozen_and_can_be_declined(named: dict[str, Any], row: str, side: int) -> None:
+    recipe = recommend(TrainSpec(**named), (3, 192, 192), 300)
+    assert recipe.train.optimizer == recipes.RECIPES[row]["optimizer"][0]
+    assert (recipe.train.train_blocks == 0) == (row == "pretrained")
+    assert recipes.photo_side(recipe.train.encoder, pretrained=recipe.train.pretrained) == side
+
+
+@pytest.mark.parametrize(
     "named",
     [
         {"epochs": 3},

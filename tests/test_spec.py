@@ -85,6 +85,7 @@ TRAIN_CHANGES: dict[str, Any] = {
     "train_blocks": 7,
     "cached_views": 7,
     "test_time_flip": True,
+    "pretrained": False,
     "augmentation": "digits",
     "precision": "32",
     "threads": 1,

@@ -50,8 +50,8 @@ __all__ = ["ContrastiveClassifier", "Explanation", "LabelIssues", "load"]
 
 #: Parameters that are training settings of the same name. None: as recommended for the data.
 _SETTINGS = (
-    *("method", "temperature", "prototype_weight", "epochs", "batch_size", "lr", "optimizer", "weight_decay"),
-    *("augmentation", "precision"),
+    *("method", "pretrained", "temperature", "prototype_weight", "epochs", "batch_size", "lr", "optimizer"),
+    *("weight_decay", "augmentation", "precision"),
 )
 
 
@@ -72,8 +72,9 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     Parameters
     ----------
     method : one of ce, supcon_ce, supcon_ce_n, supcon_tt, spce, spce_m, esupcon
-    encoder : "auto", a name (`resnet18`, `resnet10-w32`, `mlp-256x2`, `identity`, `timm:NAME`), or an `nn.Module`,
+    encoder : "auto", a name (`fast`, `resnet18`, `mlp-256x2`, `identity`, `timm:NAME`), or an `nn.Module`,
         which is copied; training starts from its weights
+    pretrained : start from pretrained weights where the encoder has some; False: from random ones
     kind : "auto", or "embeddings" for rows that a network has computed: a linear map of them is learnt
     temperature : divides every cosine similarity in training
     prototype_weight : weight of the prototype term in the esupcon loss, as in the paper
@@ -119,6 +120,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     _parameter_constraints = {  # noqa: RUF012 - scikit-learn's name and form
         "method": [StrOptions(METHODS.keys())],  # a view: methods registered later are included
         "encoder": [str, nn.Module],
+        "pretrained": ["boolean"],
         "kind": [StrOptions({"auto", "embeddings"})],
         "temperature": [Interval(Real, 0, None, closed="neither"), None],
         "prototype_weight": [Interval(Real, 0, None, closed="left"), None],
@@ -148,6 +150,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         method: str = "esupcon",
         *,
         encoder: str | nn.Module = "auto",
+        pretrained: bool = True,
         kind: str = "auto",
         temperature: float | None = None,
         prototype_weight: float | None = None,
@@ -173,6 +176,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     ) -> None:
         self.method = method
         self.encoder = encoder
+        self.pretrained = pretrained
         self.kind = kind
         self.temperature = temperature
         self.prototype_weight = prototype_weight
@@ -261,9 +265,8 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         elif holds_images(X):
             for name in ("n_features_in_", "feature_names_in_"):  # of a table that was fitted before
                 self.__dict__.pop(name, None)
-            preprocessing, rows = ImagePreprocessing.fit(
-                X, self.image_size, photo_side=photo_side(self.encoder if isinstance(self.encoder, str) else "auto")
-            )
+            side = photo_side(self.encoder if isinstance(self.encoder, str) else "auto", pretrained=self.pretrained)
+            preprocessing, rows = ImagePreprocessing.fit(X, self.image_size, photo_side=side)
         else:
             table = validate_data(self, X, dtype=np.float64, ensure_min_samples=min_samples)
             standardise = not isinstance(self.encoder, str) or self.encoder != "identity"

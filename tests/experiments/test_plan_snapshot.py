@@ -19,7 +19,7 @@ SNAPSHOT = Path(__file__).with_name("plans.json")
 ADDED_LATER: dict[str, Any] = {
     **{"threads": 1, "content": None, "processes": 1, "objects": None, "cross_fit": False, "encoder_lr": 1.0},
     **{"contrast_weight": 1.0, "logit_adjustment": 0.0, "ce_power": 0.0, "mixup": 0.0},
-    **{"label_noise": None, "images_per_class": None},
+    **{"label_noise": None, "images_per_class": None, "pretrained": True},
     **{"schedule": "cosine", "label_smoothing": 0.0, "neck": "none", "train_blocks": None, "cached_views": 4},
     **{
         "priors": "training",

@@ -266,39 +266,71 @@ def test_modules_that_are_not_encoders(module: nn.Module, message: str) -> None:
 
 @pytest.fixture
 def timm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The part of timm that is called, under its real names; `created` holds the arguments of every call."""
-    module, names = ModuleType("timm"), ["resnet18", "vit_tiny_patch16_224", "broken"]
-    module.created = []  # type: ignore[attr-defined]
+    """The parts of timm and huggingface_hub that are called, under their real names.
+
+    `created` holds the arguments of every call, `cached` what is in the cache. Pretrained weights are all 7.
+    """
+    module, hub, names = ModuleType("timm"), ModuleType("huggingface_hub"), ["resnet18", "vit_tiny", "plain", "broken"]
+    created, cached = [], set[tuple[str, str]]()
 
     def create_model(name: str, **options: object) -> nn.Module:
-        module.created.append((name, options))
+        created.append((name, options))
         if name == "broken":
             raise AssertionError("Input height (32) should be divisible by patch size (14).\nmore")
-        return nn.Sequential(nn.Conv2d(options["in_chans"], 6, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        made = nn.Sequential(nn.Conv2d(options["in_chans"], 6, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        if options["pretrained"] and name.endswith(".gone"):
+            raise OSError("no connection\nmore")
+        if options["pretrained"]:
+            nn.init.constant_(made[0].weight, 7)
+        return made
 
-    module.create_model = create_model  # type: ignore[attr-defined]
-    module.is_model = names.__contains__  # type: ignore[attr-defined]
-    module.list_models = lambda: names  # type: ignore[attr-defined]
-    module.get_pretrained_cfg = lambda name: SimpleNamespace(  # type: ignore[attr-defined]
-        fixed_input_size=name.startswith("vit")
-    )
+    def get_pretrained_cfg(name: str) -> SimpleNamespace:
+        if name.endswith(".none"):
+            raise RuntimeError("Invalid pretrained tag (none) for resnet18.")
+        mean, std = (0.5, 0.4, 0.3), (0.2, 0.2, 0.1)
+        source = {"file": None, "url": "https://x.org/w.pth", "hf_hub_id": f"timm/{name}", "hf_hub_filename": None}
+        fixed, known = name.startswith("vit"), name != "plain"
+        return SimpleNamespace(has_weights=known, fixed_input_size=fixed, mean=mean, std=std, **source)
+
+    for name, value in {"created": created, "cached": cached, "create_model": create_model}.items():
+        setattr(module, name, value)
+    module.is_model, module.list_models = names.__contains__, lambda: names  # type: ignore[attr-defined]
+    module.get_pretrained_cfg = get_pretrained_cfg  # type: ignore[attr-defined]
+    hub.try_to_load_from_cache = lambda *key: "path" if key in cached else None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "timm", module)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     return module
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "architecture", "options"),
-    [
-        ("resnet18.a1_in1k", (1, 16, 16), "resnet18", {}),
-        ("vit_tiny_patch16_224", (3, 32, 48), "vit_tiny_patch16_224", {"img_size": (32, 48)}),
-    ],
+    ("name", "shape", "options"),
+    [("resnet18.a1_in1k", (1, 16, 16), {}), ("vit_tiny", (3, 32, 48), {"img_size": (32, 48)})],
 )
-def test_timm_encoder_has_no_weights_and_no_classifier(
-    timm: ModuleType, name: str, shape: tuple[int, ...], architecture: str, options: dict[str, object]
+def test_timm_encoder_has_no_classifier(
+    timm: ModuleType, name: str, shape: tuple[int, ...], options: dict[str, object]
 ) -> None:
-    encoder = build_encoder(f"timm:{name}", input_shape=shape)
+    encoder = build_encoder(f"timm:{name}", input_shape=shape, pretrained=False)
     assert encoder(torch.randn(2, *shape)).shape == (2, encoder.dim) == (2, 6)
-    assert timm.created == [(architecture, {"pretrained": False, "num_classes": 0, "in_chans": shape[0], **options})]
+    assert timm.created == [(name, {"pretrained": False, "num_classes": 0, "in_chans": shape[0], **options})]
+    assert encoder.pixels is None
+    assert not (encoder.module[0].weight == 7).any()
+
+
+def test_timm_encoder_has_pretrained_weights_by_default(timm: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    encoder = build_encoder("timm:resnet18", input_shape=IMAGE)
+    assert (encoder.module[0].weight == 7).all()
+    assert encoder.pixels == ((0.5, 0.4, 0.3), (0.2, 0.2, 0.1))
+    announced = "esupcon: Downloading the weights of timm:resnet18, about 0 MB, from huggingface.co/timm/resnet18.\n"
+    assert capsys.readouterr().err == announced
+    timm.cached.add(("timm/resnet18", "model.safetensors"))
+    build_encoder("timm:resnet18", input_shape=IMAGE)
+    assert capsys.readouterr().err == ""
+
+
+def test_name_of_a_timm_encoder_is_checked_without_its_weights(timm: ModuleType) -> None:
+    with torch.device("meta"):
+        build_encoder("timm:resnet18", input_shape=IMAGE)
+    assert [options["pretrained"] for _, options in timm.created] == [False]
 
 
 @pytest.mark.usefixtures("timm")
@@ -307,6 +339,9 @@ def test_timm_encoder_has_no_weights_and_no_classifier(
     [
         ("resnet81", "timm has no architecture 'resnet81'. Did you mean timm:resnet18"),
         ("broken", r"could not create broken for images of shape \(3, 32, 32\) \(Input height"),
+        ("resnet18.none", r"no weights 'resnet18.none' \(Invalid .*timm.list_pretrained\('resnet18\.\*'\)"),
+        ("resnet18.gone", r"could not be loaded from huggingface.co/timm/resnet18.gone \(no conn.*--no-pretrained"),
+        ("plain", "timm has no pretrained weights for 'plain'. For random weights: --no-pretrained"),
     ],
 )
 def test_mistakes_in_timm_names(name: str, message: str) -> None:

@@ -44,7 +44,7 @@ def weight_file() -> Path:
 @pytest.mark.parametrize("side", TIMM_LOGITS)
 def test_pretrained_encoder_computes_what_timm_computes(side: int) -> None:
     encoder = build_encoder("efficientnet-lite0", input_shape=(3, side, side)).eval()
-    pixels = (waves(side) / 255 - encoder.pixel_mean) / encoder.pixel_std
+    pixels = (waves(side) / 255 - encoder.pixels[0][0]) / encoder.pixels[1][0]
     embedding = encoder(pixels)
     assert embedding.shape == (3, encoder.dim) == (3, 1280)
     stored = torch.load(weight_file(), weights_only=True)

@@ -35,6 +35,13 @@ def quick_spec(**changes: Any) -> TrainSpec:
     return TrainSpec(**(settings | changes))
 
 
+def changes(words: list[str]) -> dict[str, Any]:
+    """Return the settings of a job of two processes: `frozen`, a share of wrong labels, or none."""
+    if words == ["frozen"]:
+        return {"train_blocks": 0, "cached_views": 5}
+    return {"label_noise": float(words[0])} if words else {}
+
+
 def rowwise_encoder() -> nn.Module:
     """An encoder whose rows do not depend on each other: no batch normalisation."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 12))

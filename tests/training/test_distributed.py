@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_data import blobs, quick_spec, rowwise_encoder
+from small_data import blobs, changes, quick_spec, rowwise_encoder
 from torch.testing import assert_close
 
 from esupcon.training import fit
@@ -18,15 +18,14 @@ WORKER = """
 import sys; sys.path.insert(0, sys.argv[2])
 import torch
 from pathlib import Path
-from small_data import blobs, quick_spec, rowwise_encoder
+from small_data import blobs, changes, quick_spec, rowwise_encoder
 from esupcon.training import fit
 torch.set_num_threads(1)
 out = Path(sys.argv[1])
 for job in sys.argv[3:]:
-    method, micro, *noise = job.split(":")
+    method, micro, *more = job.split(":")
     torch.manual_seed(7)
-    noise = {"label_noise": float(noise[0])} if noise else {}
-    spec = quick_spec(method=method, precision="64", epochs=3, micro_batch=int(micro) or None, **noise)
+    spec = quick_spec(method=method, precision="64", epochs=3, micro_batch=int(micro) or None, **changes(more))
     fitted = fit(spec, blobs(), encoder=rowwise_encoder(), accelerator="cpu", out=out / job.replace(":", "-"))
     if torch.distributed.get_rank() == 0:
         about = {"weights": fitted.network.state_dict(), "history": fitted.history}
@@ -35,7 +34,7 @@ for job in sys.argv[3:]:
 torch.distributed.destroy_process_group()
 """
 
-JOBS = ["supcon_tt:0", "spce:0", "esupcon:0", "ce:0", "esupcon:3", "esupcon:0:0.3", "ce:3:0.3"]
+JOBS = ["supcon_tt:0", "spce:0", "esupcon:0", "ce:0", "esupcon:3", "esupcon:0:0.3", "ce:3:0.3", "esupcon:0:frozen"]
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +58,11 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("job", JOBS)
 def test_two_processes_equal_one(two_processes: Path, job: str) -> None:
     """Loss of every epoch and weights after nine steps, to 1e-6; anchors, gather, cached embeddings and the memory of
-    labels included."""
-    method, _, *noise = job.split(":")
+    labels and views of frozen blocks included."""
+    method, _, *more = job.split(":")
     two = torch.load(two_processes / f"{job.replace(':', '-')}.pt", weights_only=True)
     torch.manual_seed(7)
-    spec = quick_spec(method=method, precision="64", epochs=3, label_noise=float(noise[0]) if noise else None)
+    spec = quick_spec(method=method, precision="64", epochs=3, **changes(more))
     one = fit(spec, blobs(), encoder=rowwise_encoder())
     assert [r["loss"] for r in two["history"]] == pytest.approx([r["loss"] for r in one.history], rel=1e-6)
     for name, value in one.network.state_dict().items():

@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_data import blobs, quick_spec
@@ -17,6 +18,7 @@ from esupcon.models.pretrained import EfficientNetLite0
 from esupcon.spec import TrainSpec
 from esupcon.training import Fitted, TrainData, TrainingInterrupted, fit
 from esupcon.training.devices import bfloat16_works
+from esupcon.training.run import start
 
 
 def frozen_spec(**changes: Any) -> TrainSpec:
@@ -100,7 +102,7 @@ def test_cached_views_train_as_views_made_in_every_step(pretrained: nn.Module, n
     assert isinstance(pretrained, EfficientNetLite0)
     data, spec = images(), frozen_spec(train_blocks=n_trained, augmentation="none", precision="64", optimizer="sgd")
     cached = fit(spec, data, encoder=copy.deepcopy(pretrained)).network  # both draw the head first
-    normalised = data.normalised_by(pretrained.pixel_mean, pretrained.pixel_std)
+    normalised = data.normalised_by(*pretrained.pixels)
     plain = spec.model_copy(update={"train_blocks": None})
     encoder = Uncached(copy.deepcopy(pretrained), n_trained)
     stepwise = fit(plain, normalised, encoder=encoder).network
@@ -110,6 +112,17 @@ def test_cached_views_train_as_views_made_in_every_step(pretrained: nn.Module, n
         assert_close(value, theirs[name], rtol=1e-5, atol=1e-6)
     for a, b in zip(split_encoder(cached.encoder, n_trained)[1].parameters(), encoder.rest.parameters(), strict=True):
         assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_held_out_samples_are_measured_as_they_will_be_predicted() -> None:
+    data = images()
+    fitted = fit(frozen_spec(train_blocks=0, epochs=1, test_time_flip=True), data)
+    with start(fitted.spec, data, initial=fitted.network.state_dict()) as run:
+        run.freeze_blocks()
+        measured = run.outputs(data.x_held, "logits")[0].double().numpy()
+    np.testing.assert_allclose(measured, fitted.classifier.logits(data.x_held), rtol=1e-4, atol=1e-4)
+    fitted.network.mirror = False
+    assert not np.allclose(measured, fitted.classifier.logits(data.x_held), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("method", ["ce", "supcon_ce", "supcon_tt", "spce_m"])

@@ -108,7 +108,7 @@ def train(
     if minutes is not None and {"epochs", "steps"} & settings.keys():
         raise ValueError("--minutes chooses the epochs. Omit --epochs and --steps.")
     folder, earlier = _new_folder(data, run.train.method) if out is None else (out, None)
-    check_before_reading(run.train.encoder, folder, accelerator, devices, run.train.train_blocks)
+    check_before_reading(run.train, folder, accelerator, devices)
     from esupcon import training  # noqa: PLC0415 - slow to import
     from esupcon.training.devices import n_processes, rank  # noqa: PLC0415
 
@@ -213,13 +213,12 @@ def _thumbnails(run: RunSpec, result: Result) -> tuple[dict[Any, Images], list[t
     """Return the images of the test and the held-out part, and training images with their copies in the test part."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
-    from esupcon.data import load  # noqa: PLC0415
     from esupcon.data.dataset import take_rows  # noqa: PLC0415
     from esupcon.data.scenarios import Scenario, prepare  # noqa: PLC0415
-    from esupcon.recipes import photo_side  # noqa: PLC0415
     from esupcon.report import Images, picture  # noqa: PLC0415
+    from esupcon.training.pipeline import load_for  # noqa: PLC0415
 
-    dataset = load(run.source, run.data, log=lambda line: None, photo_side=photo_side(run.train.encoder))
+    dataset = load_for(run, lambda line: None)
     parts = prepare(dataset, Scenario(**run.scenario), result.preparation.validation_fraction, run.train.seed)
     files, test_files, classes = dataset.train_files, dataset.test_files, dataset.classes
     held = parts.held
@@ -271,9 +270,7 @@ def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
     return made
 
 
-def check_before_reading(
-    encoder: str, out: Path, accelerator: str, devices: int, train_blocks: int | None = None
-) -> None:
+def check_before_reading(train: TrainSpec, out: Path, accelerator: str, devices: int) -> None:
     """Raise ValueError for mistakes that must not wait until all images are read."""
     file = next((path for path in (out, *out.parents) if path.is_file()), None)
     if file is not None:
@@ -289,9 +286,10 @@ def check_before_reading(
         raise ValueError(f"--accelerator must be one of {', '.join(available)}; got {accelerator!r}.")
     if not available[accelerator]:
         raise ValueError(f"--accelerator {accelerator} is not available here. Pass --accelerator cpu.")
-    if encoder not in ("auto", "identity"):
+    if train.encoder not in ("auto", "identity"):
         with torch.device("meta"):  # checks the name without allocating weights
-            split_encoder(build_encoder(encoder, input_shape=(3, 64, 64)), train_blocks or 0)
+            built = build_encoder(train.encoder, input_shape=(3, 64, 64), pretrained=train.pretrained)
+            split_encoder(built, train.train_blocks or 0)
 
 
 _as_trained = takes(

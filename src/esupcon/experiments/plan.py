@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     **{"prototype_temperature": None, "prototype_share": None, "prototype_average": "class", "neck": "none"},
     **{"contrast_weight": 1.0, "logit_adjustment": 0.0, "ce_power": 0.0, "mixup": 0.0},
     **{"label_noise": None, "images_per_class": None},
-    **{"train_blocks": None, "cached_views": 4, "test_time_flip": False},
+    **{"train_blocks": None, "cached_views": 4, "test_time_flip": False, "pretrained": True},
 }
 MAX_RUNS = 20_000
 _MAX_FILE_BYTES = 10_000_000

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from esupcon.functional import check_choice
 from esupcon.models.fast import SMALLEST_SIDE, FastEncoder
-from esupcon.models.pretrained import EfficientNetLite0, first_line, timm_module
+from esupcon.models.pretrained import EfficientNetLite0, Pixels, first_line, timm_module
 
 Stem = Literal["32x32", "224x224"]
 
@@ -155,9 +155,9 @@ class PrecomputedEmbedding(nn.Identity):
 class CustomEncoder(nn.Module):
     """A module of the user with the width `dim` of its output. The module itself is trained, not a copy."""
 
-    def __init__(self, module: nn.Module, input_shape: tuple[int, ...]) -> None:
+    def __init__(self, module: nn.Module, input_shape: tuple[int, ...], pixels: Pixels | None = None) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.pixels = module, pixels
         self.dim = embedding_width(module, input_shape)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -220,13 +220,14 @@ def build_encoder(spec: str | nn.Module, *, input_shape: tuple[int, ...], pretra
     - ``fast``, a wide shallow network (see `FastEncoder`); with ``-wN`` N times as wide;
     - ``resnet10``, ``resnet14``, ``resnet18``, ``resnet34``, ``resnet50``; with ``-wN`` for N channels in the
       first stage instead of 64. Images up to 64 pixels keep their resolution in the stem (see `ResNet`).
-    - ``efficientnet-lite0``, with ImageNet weights (extra ``pretrained``), or with random ones for
-      ``pretrained=False``, which is enough to load a saved model into;
+    - ``efficientnet-lite0``, with ImageNet weights (extra ``pretrained``);
     - ``mlp`` or ``mlp-HxL`` for L layers of width H, by default 256x2; ``identity`` for rows that are
       embeddings already;
-    - ``timm:NAME``, untrained, if timm is installed;
+    - ``timm:NAME``, with the weights of timm, if timm is installed (extra ``timm``). They are downloaded once;
     - ``auto``: see `resolve_encoder`;
     - a module of your own that maps a batch to (n, dim). `dim` is found by a dry run on two rows.
+
+    With ``pretrained=False`` all weights are random, which is enough to load a saved model into.
     """
     shape = _checked_shape(input_shape)
     if isinstance(spec, FastEncoder | ResNet | EfficientNetLite0 | MLP | PrecomputedEmbedding | CustomEncoder):
@@ -263,7 +264,8 @@ def _encoder_by_name(name: str, shape: tuple[int, ...], pretrained: bool) -> nn.
         stem: Stem = "32x32" if max(height, width) <= LARGEST_FOR_SMALL_STEM else "224x224"
         return ResNet(int(resnet[1]), width=int(resnet[2] or PUBLISHED_WIDTH), in_channels=channels, stem=stem)
     if name != _LITE0:
-        return CustomEncoder(timm_module(name.removeprefix("timm:"), shape), shape)
+        module, pixels = timm_module(name.removeprefix("timm:"), shape, pretrained=pretrained)
+        return CustomEncoder(module, shape, pixels)
     if channels not in (1, 3):
         raise ValueError(f"encoder {name!r} takes images with 1 or 3 channels; got {channels}. Use 'fast'.")
     encoder = EfficientNetLite0()

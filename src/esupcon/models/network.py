@@ -77,11 +77,14 @@ class Network(nn.Module):
         self._check(names)
         if not names:
             return {}
-        outputs = self.outputs_of(self.encoder(x), names)
         if self.mirror and not self.training:
-            mirrored = self.outputs_of(self.encoder(x.flip(-1)), names)
-            outputs = {name: (value + mirrored[name]) / 2 for name, value in outputs.items()}
-        return outputs
+            return self.mean_outputs_of(self.encoder(x), self.encoder(x.flip(-1)), names)
+        return self.outputs_of(self.encoder(x), names)
+
+    def mean_outputs_of(self, encoded: Tensor, mirrored: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+        """Return the means of the named outputs for what the encoder returned for images and their mirror images."""
+        outputs, others = self.outputs_of(encoded, names), self.outputs_of(mirrored, names)
+        return {name: (value + others[name]) / 2 for name, value in outputs.items()}
 
     def outputs_of(self, encoded: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
         """Return the named outputs for what the encoder returned."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from esupcon.classifier.preprocessing import ImagePreprocessing, Preprocessing, Rows, fit_preprocessing
 from esupcon.data.augment import two_views
 from esupcon.models import split_encoder
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def derive_seed(seed: int, *place: int | str) -> int:
@@ -79,11 +82,12 @@ class TrainData:
         if self.preprocessing is None:
             object.__setattr__(self, "preprocessing", fit_preprocessing(self.x))
 
-    def normalised_by(self, mean: float, std: float) -> TrainData:
-        """Return the same images with another normalisation, as a pretrained encoder expects it."""
+    def normalised_by(self, mean: tuple[float, ...], std: tuple[float, ...]) -> TrainData:
+        """Return the same images with another normalisation, as a pretrained encoder expects it; grey ones by means."""
         assert isinstance(self.preprocessing, ImagePreprocessing)
-        n = self.preprocessing.channels
-        update = {"mean": (mean,) * n, "std": (std,) * n}
+        if self.preprocessing.channels == 1:
+            mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
+        update = {"mean": mean, "std": std}
         return replace(self, preprocessing=self.preprocessing.model_copy(update=update))
 
     @property
@@ -186,11 +190,12 @@ class FrozenBlocks:
     Their outputs are computed once, so that a step costs no more than the blocks that are trained: `rest`.
     """
 
-    def __init__(self, encoder: nn.Module, n_trained: int) -> None:
+    def __init__(self, encoder: nn.Module, n_trained: int, *, mirror: bool = False) -> None:
         self.blocks, self.rest = split_encoder(encoder, n_trained)
         self.dtype = next((value.dtype for value in encoder.parameters()), torch.float32)
         self.views: list[Tensor] = []
-        self._plain: dict[int, tuple[Rows, Tensor]] = {}  # with the array, so that no other gets its id
+        self.mirror = mirror
+        self._plain: dict[int, tuple[Rows, list[Tensor]]] = {}  # with the array, so that no other gets its id
 
     @torch.no_grad()
     def compute_views(
@@ -199,18 +204,25 @@ class FrozenBlocks:
         augmentation: str,
         n_views: int,
         seed: int,
-        device: torch.device,
+        fabric: Fabric,
         check: Callable[[], None],
     ) -> None:
-        """Compute `n_views` views of every training image; `check` is called between batches and may raise."""
+        """Compute `n_views` views of every training image; `check` is called between batches and may raise.
+
+        Views are computed in pairs. Several processes take turns and send each other what they computed.
+        """
         self.blocks.eval()
-        for pair in range(math.ceil(n_views / 2)):
+        pairs: list[list[Tensor]] = [[] for _ in range(math.ceil(n_views / 2))]
+        for pair in range(fabric.global_rank, len(pairs), fabric.world_size):
             parts = []
             for start in range(0, len(data.x), FROZEN_BATCH):
                 check()
                 rows, place = data.x[start : start + FROZEN_BATCH], derive_seed(seed, "cached", pair, start)
-                parts.append(self.blocks(two_views_of(data, rows, augmentation, place, device).to(self.dtype)).chunk(2))
-            self.views += [torch.cat(view) for view in zip(*parts, strict=True)]
+                views = two_views_of(data, rows, augmentation, place, fabric.device).to(self.dtype)
+                parts.append(self.blocks(views).chunk(2))
+            pairs[pair] = [torch.cat(view) for view in zip(*parts, strict=True)]
+        for pair, computed in enumerate(pairs):
+            self.views += fabric.broadcast(computed, src=pair % fabric.world_size)
 
     def two_views_of(self, indices: NDArray[np.int64], seed: int) -> Tensor:
         """Return two different views of the chosen samples, drawn from those that were computed."""
@@ -220,11 +232,17 @@ class FrozenBlocks:
         return torch.stack([first for first, _ in chosen] + [second for _, second in chosen])
 
     @torch.no_grad()
-    def plain(self, rows: Rows, data: TrainData, device: torch.device) -> Tensor:
-        """Return the output for un-augmented rows; that for the same array is computed once."""
+    def plain(self, rows: Rows, data: TrainData, device: torch.device) -> list[Tensor]:
+        """Return the output for un-augmented rows, and with `mirror` for their mirror images.
+
+        The outputs for the same array are computed once.
+        """
         if id(rows) not in self._plain:
             self.blocks.eval()
             parts = [rows[start : start + FROZEN_BATCH] for start in range(0, len(rows), FROZEN_BATCH)]
-            found = [self.blocks(data.preprocessing.tensor(part, device).to(self.dtype)) for part in parts]
-            self._plain[id(rows)] = rows, torch.cat(found)
+            found = []
+            for part in parts:
+                x = data.preprocessing.tensor(part, device).to(self.dtype)
+                found.append([self.blocks(x), *([self.blocks(x.flip(-1))] if self.mirror else [])])
+            self._plain[id(rows)] = rows, [torch.cat(outputs) for outputs in zip(*found, strict=True)]
         return self._plain[id(rows)][1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -58,17 +59,18 @@ def estimate(run: Run) -> Estimate:
     n_held, n_test = (0 if part is None else len(part) for part in (data.x_held, data.x_test))
     n_watched = min(n, WATCHED_ROWS) + n_held  # after every epoch
     some, batch, before = data.x[:TIMED_ROWS], np.arange(run.plan.batch_size), 0.0
-    per_row = _seconds(lambda: trial.classifier.outputs(some, ("logits",)), 1) / len(some)
+    per_row = _seconds(lambda: trial.classifier.outputs(some, ("logits",))) / len(some)
     if spec.train_blocks is not None:  # their outputs are computed once, also those of the rows watched
-        frozen = trial.frozen = FrozenBlocks(network.encoder, spec.train_blocks)
+        frozen = trial.frozen = FrozenBlocks(network.encoder, spec.train_blocks, mirror=network.mirror)
         few = replace(data, x=data.x[:FROZEN_BATCH], y=data.y[:FROZEN_BATCH])
-        options = (few, data.augmentation(spec.augmentation), 2, spec.seed, run.fabric.device, lambda: None)
+        options = (few, data.augmentation(spec.augmentation), 2 * run.fabric.world_size, spec.seed, run.fabric)
         with run.fabric.autocast():
-            seconds = _seconds(lambda: frozen.compute_views(*options), 3)
-        before = seconds / (2 * len(few.x)) * (spec.cached_views * n + n_watched)
+            seconds = _seconds(lambda: frozen.compute_views(*options, check=lambda: None))
+        n_views = 2 * math.ceil(spec.cached_views / (2 * run.fabric.world_size))
+        before = seconds / (2 * len(few.x)) * (n_views * n + n_watched * (1 + network.mirror))
         batch, n_watched = batch % len(few.x), 0
     n_steps = [run.n_steps(stage) for stage in run.method.stages]
-    steps = sum(n * _step(trial, stage, batch, n) for stage, n in zip(run.method.stages, n_steps, strict=True))
+    steps = sum(n * _step(trial, stage, batch) for stage, n in zip(run.method.stages, n_steps, strict=True))
     epoch = (steps + sum(n_steps) / run.plan.steps_per_epoch * n_watched * per_row) / spec.epochs
     predicted = n + n_held + n_test
     if run.run_spec.cross_fit and data.x_held is None:
@@ -77,8 +79,8 @@ def estimate(run: Run) -> Estimate:
     return Estimate(before, epoch, predicted * per_row)
 
 
-def _step(trial: Run, stage: Stage, batch: NDArray[np.int64], n_steps: int) -> float:
-    """Return the seconds of one step of a stage, of which a run has `n_steps`."""
+def _step(trial: Run, stage: Stage, batch: NDArray[np.int64]) -> float:
+    """Return the seconds of one step of a stage."""
     trial.for_each_part(stage, nn.Module.requires_grad_)
     made = build_optimizer(trial.network, stage, trial.spec, trial.plan.batch_size)
     module, optimizer = trial.fabric.setup(StageModule(trial.network, stage.outputs, trial.frozen), made)
@@ -86,18 +88,18 @@ def _step(trial: Run, stage: Stage, batch: NDArray[np.int64], n_steps: int) -> f
         group["lr"] = 0.0  # a rate that is too high must fail in training, where the message is better
     trial.network.train()
     trial.for_each_part(stage, nn.Module.train)
-    times = 3 if n_steps > 100 else 1
-    return _seconds(lambda: take_step(trial, stage, module, optimizer, batch), times)
+    return _seconds(lambda: take_step(trial, stage, module, optimizer, batch))
 
 
-def _seconds(function: Callable[[], object], times: int) -> float:
-    """Return the median time of a function after one more call, which prepares kernels and memory."""
-    found = []
-    for _ in range(times + 1):
+def _seconds(function: Callable[[], object]) -> float:
+    """Return the median time of up to five calls within a second, after one that prepares kernels and memory."""
+    function()
+    found: list[float] = []
+    while not found or (len(found) < 5 and sum(found) < 1):
         began = time.perf_counter()
         function()
         found.append(time.perf_counter() - began)
-    return statistics.median(found[1:])
+    return statistics.median(found)
 
 
 def announce(run: Run, *, more: float = 0.0) -> None:

