@@ -107,6 +107,7 @@ def test_classes_with_most_errors_are_shown_and_the_rest_summed(draw: Callable[.
     assert len(trace["z"]) == 20 and all(len(line) == 21 for line in trace["z"])
     assert all(sum(line) == pytest.approx(100, abs=1.5) for line in trace["z"]), "nothing is dropped"
     assert "20 classes with most errors" in option.note
+    assert option.cards[0].figure["width"] > 15 * 21, "every name has room, also on a narrow screen"
 
 
 def test_heat_maps_show_the_cells_at_their_place(drawn: dict[str, Section], whole_store: Path) -> None:

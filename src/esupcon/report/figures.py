@@ -417,7 +417,9 @@ def _confusion_figure(given: Confusion, classes: Sequence[str]) -> Figure:
         (0, 0.03, 0.1, 0.3, 1),  # stretched at its low end: errors are rare beside correct predictions
         **{"zmin": 0, "zmax": 100, "textfont": {"size": 10}, "showscale": not numbered, "colorbar": bar},
     )
-    x_axis = _named_axis("predicted class", columns, 12, tickangle=-45, showgrid=False)
+    x_axis = _named_axis("predicted class", columns, 12, tickangle=-45 if numbered else -90, showgrid=False)
     y_axis = _named_axis("true class", names, 12, showgrid=False)
     y_axis["range"] = y_axis["range"][::-1]  # the first class on top
-    return _figure([trace], x_axis, y_axis, 330 if numbered else 400)
+    figure = _figure([trace], x_axis, y_axis, 330 if numbered else 15 * n + 130)
+    # Room for the name of every class; on a narrow screen the figure can be scrolled.
+    return figure if numbered else {**figure, "width": 15 * len(columns) + 190}

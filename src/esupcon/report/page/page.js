@@ -92,6 +92,7 @@
       caption.textContent = card.title;
       plot.className = "plot";
       plot.style.height = card.figure.height + "px";
+      if (card.figure.width) plot.style.minWidth = card.figure.width + "px";
       plot.setAttribute("role", "img");
       plot.setAttribute("aria-label", card.title + ", " + option.label + ". " + hint);
       if (card.method) { figure.dataset.method = card.method; figure.hidden = !isShown(card.method); }
