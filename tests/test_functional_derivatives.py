@@ -251,7 +251,7 @@ def test_operators_are_registered_correctly() -> None:
         torch.library.opcheck(torch.ops.esupcon.logsumexp, arguments)
     counts, weight = torch.bincount(labels, minlength=4), torch.rand(4, dtype=torch.float64)
     for prototypes, prototype_weight in ((None, None), (columns, weight)):
-        arguments = (rows, prototypes, labels, counts, weight, prototype_weight, 0.2, 0.3, 0.5)
+        arguments = (rows, prototypes, labels, counts, weight, prototype_weight, 0.2, 0.3, 0.5, True)
         torch.library.opcheck(torch.ops.esupcon.contrastive_loss, arguments)
     torch.library.opcheck(torch.ops.esupcon.count_classes, (labels, 4, False, True))
     torch.library.opcheck(torch.ops.esupcon.count_classes, (labels, None, True, False))

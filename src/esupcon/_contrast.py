@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -90,11 +90,11 @@ def contrastive_loss(
     if by_hand and fits and anchors is None and log_priors is None and targets is None and not _in_transform():
         loss: Tensor
         if torch.compiler.is_compiling():
-            loss = _loss_operator(*tensors, *settings)[0]
+            loss = _loss_operator(*tensors, *settings, True)[0]
         elif torch.is_grad_enabled():  # costs less than the operator
             loss = _ContrastiveLoss.apply(*tensors, *settings)  # type: ignore[no-untyped-call]
         else:
-            loss = _loss_and_gradients(*tensors, *settings, gradients=False)[0]
+            loss = _loss_and_gradients(*tensors, *settings, False)[0]
         return loss
     rows = unit = unit_rows(z)
     own = torch.arange(len(z), device=z.device)
@@ -204,7 +204,8 @@ class _ContrastiveLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, prototypes: Tensor | None, *settings: Any) -> Tensor:
         ctx.settings = settings
-        loss, *gradients = _loss_and_gradients(z, prototypes, *settings, gradients=any(ctx.needs_input_grad))
+        arguments = (*settings, any(ctx.needs_input_grad))
+        loss, *gradients = _loss_and_gradients(z, prototypes, *arguments)
         ctx.save_for_backward(z, prototypes, *gradients)
         return loss
 
@@ -235,12 +236,17 @@ def _loss_and_gradients(
     temperature: float,
     prototype_temperature: float,
     contrast_weight: float,
-    *,
-    gradients: bool = True,
+    gradients: bool,
 ) -> list[Tensor]:
     """Return `contrastive_loss`, and the gradients of z and of the prototypes if wanted."""
     unit, inverse_length = _normalise(z)
-    exponentials, kept = _sums_of_exponentials(unit, temperature, keep=gradients)
+    kept: list[Tensor] = []
+    exponentials = unit.new_zeros(len(unit))  # sum_{j != i} exp s_ij for every row i
+    bytes_to_keep = KEEP_BYTES - 3 * unit.numel() * unit.element_size() if gradients else 0
+    for rows, columns, e in _blocks(unit, temperature, kept, bytes_to_keep):
+        exponentials[rows].add_(e.sum(1))
+        if rows != columns:
+            exponentials[columns].add_(e.sum(0))
     weight = supcon_weight[ids]
     loss = torch.dot(exponentials.log(), weight)
     # The similarities within class k add up to S_k . S_k, S = class sums, with those of samples with themselves.
@@ -269,76 +275,48 @@ def _loss_and_gradients(
         found.append(_project(grad_theta, theta, inverse_length_theta, grad_theta))
     if not gradients:
         return [loss]
-    _add_pair_gradients(grad_unit, pair_weight.div_(temperature), unit, temperature, kept)
+    # Add sum_j e_ij (w_i + w_j) unit_j: i is a row and a column of the symmetric matrix e.
+    w, product = pair_weight.div_(temperature), unit.new_empty(min(len(unit), BLOCK) ** 2)
+    for rows, columns, e in _blocks(unit, temperature, kept):
+        p = torch.add(w[rows, None], w[columns], out=product[: e.numel()].view(e.shape)).mul_(e)
+        grad_unit[rows].addmm_(p, unit[columns])
+        if rows != columns:
+            grad_unit[columns].addmm_(p.T, unit[rows])
     _project(grad_unit, unit, inverse_length, grad_unit)
     return [loss, *found]
 
 
-def _sums_of_exponentials(unit: Tensor, temperature: float, *, keep: bool) -> tuple[Tensor, list[Tensor]]:
-    """Return sum_{j != i} exp s_ij for every row i, and the first blocks of exponentials if they are to be kept."""
-    bytes_left = KEEP_BYTES - 3 * unit.numel() * unit.element_size() if keep else 0
-    kept: list[Tensor] = []
-    buffer = None
-    sums = unit.new_zeros(len(unit))
-    for rows, columns in _block_pairs(len(unit)):
-        if bytes_left > 0:
-            e = _exponentials(unit, rows, columns, temperature, None)
-            kept.append(e)
-            bytes_left -= e.numel() * e.element_size()
-        else:
-            buffer = unit.new_empty(BLOCK, BLOCK) if buffer is None else buffer
-            e = _exponentials(unit, rows, columns, temperature, buffer)
-        sums[rows].add_(e.sum(1))
-        if rows != columns:
-            sums[columns].add_(e.sum(0))
-    return sums, kept
+def _blocks(
+    unit: Tensor, temperature: float, kept: list[Tensor], bytes_to_keep: int = 0
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield exp(similarity / temperature) of the blocks on and above the diagonal, 0 for a row with itself.
 
-
-def _add_pair_gradients(out: Tensor, weight: Tensor, unit: Tensor, temperature: float, kept: Sequence[Tensor]) -> None:
-    """Add sum_j e_ij (weight_i + weight_j) unit_j to `out`: i is a row and a column of the symmetric matrix e."""
-    side = min(len(unit), BLOCK)
-    product = unit.new_empty(side, side)
-    recomputed = None
-    for index, (rows, columns) in enumerate(_block_pairs(len(unit))):
-        if index < len(kept):
-            e = kept[index]
-        else:
-            recomputed = torch.empty_like(product) if recomputed is None else recomputed
-            e = _exponentials(unit, rows, columns, temperature, recomputed)
-        p = torch.add(weight[rows, None], weight[columns], out=_window(product, rows, columns))
-        p.mul_(e)
-        out[rows].addmm_(p, unit[columns])
-        if rows != columns:
-            out[columns].addmm_(p.T, unit[rows])
-
-
-def _exponentials(unit: Tensor, rows: slice, columns: slice, temperature: float, buffer: Tensor | None) -> Tensor:
-    """Return exp(similarity / temperature) of one block, with 0 for the similarity of a row with itself."""
-    a = unit[rows]
-    b = a if rows == columns else unit[columns]
-    out = unit.new_empty(len(a), len(b)) if buffer is None else _window(buffer, rows, columns)
-    # With beta = 0 the product is written over whatever the buffer holds.
-    e = torch.addmm(out, a, b.T, beta=0, alpha=1 / temperature, out=out).exp_()
-    return e.fill_diagonal_(0) if a is b else e
+    Blocks are taken from `kept`, or computed and added to it as long as `bytes_to_keep` allow; others share a buffer.
+    """
+    slices, index, buffer = list(_slices(len(unit), BLOCK)), -1, None
+    for i, rows in enumerate(slices):
+        for columns in slices[i:]:
+            index += 1
+            if index < len(kept):
+                yield rows, columns, kept[index]
+                continue
+            a = unit[rows]
+            b = a if rows == columns else unit[columns]
+            if bytes_to_keep > 0:
+                out = unit.new_empty(len(a), len(b))
+                kept.append(out)
+                bytes_to_keep -= out.numel() * out.element_size()
+            else:
+                buffer = unit.new_empty(BLOCK * BLOCK) if buffer is None else buffer
+                out = buffer[: len(a) * len(b)].view(len(a), len(b))
+            # With beta = 0 the product is written over whatever the buffer holds.
+            e = torch.addmm(out, a, b.T, beta=0, alpha=1 / temperature, out=out).exp_()
+            yield rows, columns, e.fill_diagonal_(0) if a is b else e
 
 
 def _slices(n: int, size: int) -> Iterator[slice]:
     for start in range(0, n, size):
         yield slice(start, min(start + size, n))
-
-
-def _block_pairs(n: int) -> list[tuple[slice, slice]]:
-    """Return the blocks on and above the diagonal."""
-    blocks = list(_slices(n, BLOCK))
-    return [(rows, columns) for i, rows in enumerate(blocks) for columns in blocks[i:]]
-
-
-def _window(buffer: Tensor, rows: slice, columns: slice) -> Tensor:
-    """Return the contiguous part of a reused buffer that a (smaller) block at the border needs."""
-    height, width = rows.stop - rows.start, columns.stop - columns.start
-    if buffer.shape == (height, width):
-        return buffer
-    return buffer.view(-1)[: height * width].view(height, width)
 
 
 def logsumexp(rows: Tensor, columns: Tensor, temperature: float, own: Tensor | None = None) -> Tensor:
@@ -432,23 +410,8 @@ def _differentiable_gradients(
     return [next(found) if x.requires_grad else None for x in inputs]
 
 
-# The same kernels as operators, which `torch.compile` puts into its graph without looking inside.
-
-
-@torch.library.custom_op("esupcon::contrastive_loss", mutates_args=())
-def _loss_operator(
-    z: Tensor,
-    prototypes: Tensor | None,
-    ids: Tensor,
-    counts: Tensor,
-    supcon_weight: Tensor,
-    prototype_weight: Tensor | None,
-    temperature: float,
-    prototype_temperature: float,
-    contrast_weight: float,
-) -> list[Tensor]:
-    settings = (ids, counts, supcon_weight, prototype_weight, temperature, prototype_temperature, contrast_weight)
-    return _loss_and_gradients(z, prototypes, *settings)
+# The same kernel as an operator, which `torch.compile` puts into its graph without looking inside.
+_loss_operator = torch.library.custom_op("esupcon::contrastive_loss", _loss_and_gradients, mutates_args=())
 
 
 @_loss_operator.register_fake
@@ -458,7 +421,7 @@ def _(z: Tensor, prototypes: Tensor | None, *_: Any) -> list[Tensor]:
 
 def _loss_operator_backward(ctx: Any, grads: list[Tensor]) -> tuple[Tensor | None, ...]:
     gradients = [g * grads[0] for g in ctx.saved_tensors]
-    return *gradients, *[None] * (9 - len(gradients))
+    return *gradients, *[None] * (10 - len(gradients))
 
 
 _loss_operator.register_autograd(
