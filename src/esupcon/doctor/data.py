@@ -14,7 +14,6 @@ from esupcon.probability.predictions import (
     BoolArray,
     FloatArray,
     IntArray,
-    as_count,
     as_labels,
     as_probabilities,
     with_labels,
@@ -77,31 +76,22 @@ def check_data(
 ) -> list[Finding]:
     """Return what is wrong with the data, or with batches of this size, the most severe first.
 
-    x, x_held, x_test: training, held-out and test images (n, C, H, W) or tables (n, d), in memory or memory-mapped;
-        parts other than the first may be None or empty.
+    x, x_held, x_test: training, held-out and test images (n, C, H, W) or tables (n, d), in memory or memory-mapped.
     y, y_held, y_test: labels 0 .. n_classes - 1; `classes` are their names.
     batch_size: images in a step.
     method_uses_positives: whether the loss compares samples with others of their class (supcon, spce, esupcon).
     prototypes: number of prototypes in a contrastive objective (esupcon), None if there are none.
     """
-    as_count(batch_size, name="batch_size")
-    if classes is not None and len(classes) != as_count(n_classes, name="n_classes"):
-        raise ValueError(f"classes must name each of the {n_classes} classes; got {len(classes)} names.")
-    samples = {}
-    for name, part in (("train", x), ("held-out", x_held), ("test", x_test)):
+    samples, labels = {}, {}
+    for name, part, of_part in (("train", x, y), ("held-out", x_held, y_held), ("test", x_test, y_test)):
         if part is not None:  # what has a shape and a type is read by slices, such as a memory map
             samples[name] = part if isinstance(getattr(part, "dtype", None), np.dtype) else np.asarray(part)
+        if part is not None and of_part is not None:
+            n, whose = len(samples[name]), f"labels of the {name} part"
+            labels[name] = as_labels(of_part, n=n, n_classes=n_classes, name=whose)
     shapes, dtype = [part.shape for part in samples.values()], np.result_type(*(one.dtype for one in samples.values()))
-    if 0 in shapes[0] or len(shapes[0]) < 2 or len({shape[1:] for shape in shapes}) > 1 or dtype.kind not in "biuf":
-        expected = (
-            "every part must hold images (n, C, H, W) or a table (n, d) of numbers, of equal shape, train not empty"
-        )
-        raise ValueError(f"{expected}; got {dtype} of shapes {shapes}.")
-    labels = {
-        name: as_labels(part, n=len(samples[name]), n_classes=n_classes, name=f"labels of the {name} part")
-        for name, part in {"train": y, "held-out": y_held, "test": y_test}.items()
-        if part is not None
-    }
+    if 0 in shapes[0] or len({shape[1:] for shape in shapes}) > 1:
+        raise ValueError(f"all parts must hold samples of one shape, and train at least one; got shapes {shapes}.")
     scans = {name: _scan(part, dtype) for name, part in samples.items()}
     digests = {name: rows for name, (rows, _) in scans.items()}
     others = [k for name, part in labels.items() if name != "train" for k in part.tolist()]
@@ -118,10 +108,9 @@ def check_data(
     absent = absent_share(class_counts, size)
     if (method_uses_positives or prototypes is not None) and absent >= ABSENT_NOTE:
         values: dict[str, Any] = {"batch_size": size, "n_classes": n_filled, "n_absent": absent * n_filled}
-        values |= {"share": percent(absent), "goal": percent(ABSENT_GOAL)}
-        suggested = batch_size_for(class_counts, ABSENT_GOAL)
+        values |= {"share": percent(absent), "suggested": batch_size_for(class_counts, ABSENT_GOAL)}
         severity: Severity = "warning" if absent >= ABSENT_WARNING else "note"
-        found.append(finding("absent-classes", severity, suggested=suggested, **values))
+        found.append(finding("absent-classes", severity, goal=percent(ABSENT_GOAL), **values))
     if prototypes is not None and prototype_weight == 0:
         found.append(finding("prototype-share"))
     return sorted(found, key=lambda one: -SEVERITIES.index(one.severity))
@@ -136,19 +125,13 @@ def check_after(
 ) -> list[Finding]:
     """Return whether many labels look wrong, and which most, and whether only one class is ever predicted.
 
-    Pass probabilities of samples that the classifier was not trained on (held-out or out of fold): a network that has
-    memorised wrong labels no longer finds them unlikely. `classes` are the names of the columns.
-
-    A classifier is wrong on hard samples, and unsure there. Wrong labels occur anywhere, also among its most confident
-    predictions, so the share of those that contradict their label measures label noise, with or without calibration,
-    as long as the classifier is good enough to be rightly confident of some. Single suspects are found as in confident
-    learning: their label is far less likely than is usual for samples with that label, and another class is as likely
-    as is usual for its samples. (cleanlab flags 318 of 3,000 correct labels, this rule none.)
+    Pass probabilities of samples that the classifier was not trained on: a network that has memorised wrong labels no
+    longer finds them unlikely. A classifier is unsure of hard samples, but wrong labels occur anywhere: so the share of
+    its most confident predictions that contradict their label measures label noise. Single suspects are found as in
+    confident learning (cleanlab flags 318 of 3,000 correct labels, this rule none).
     """
     p, y = with_labels(as_probabilities(probabilities), labels)
     n, n_classes = p.shape
-    if classes is not None and len(classes) != n_classes:
-        raise ValueError(f"classes must name each of the {n_classes} columns; got {len(classes)} names.")
     predicted = p.argmax(1)
     wrong, surest = predicted != y, most_confident(p, SUREST)
     found = []
@@ -170,14 +153,11 @@ def check_after(
 
 
 def absent_share(class_counts: IntArray, batch_size: int) -> float:
-    """Return the expected share of the classes with training images that a random batch does not contain.
-
-    A class of m among n images is absent with probability C(n - m, batch_size) / C(n, batch_size).
-    """
+    """Return the expected share of the classes with training images that a random batch does not contain."""
     n, absent = int(class_counts.sum()), 0.0
     sizes, times = np.unique(class_counts[class_counts > 0], return_counts=True)
     for m, n_classes in zip(sizes.tolist(), times.tolist(), strict=True):
-        if batch_size <= n - m:
+        if batch_size <= n - m:  # absent with probability C(n - m, batch_size) / C(n, batch_size)
             log_of_batch = math.lgamma(n + 1) - math.lgamma(n - batch_size + 1)
             log_without = math.lgamma(n - m + 1) - math.lgamma(n - m - batch_size + 1)
             absent += n_classes * math.exp(log_without - log_of_batch)
@@ -248,9 +228,8 @@ def _duplicates(
     for name, rows in digests.items():
         pairs = [f"{name} {i} = {known[digest]}" for i, digest in enumerate(rows) if digest in known]
         if pairs:
-            copies.append(
-                f"{len(pairs):,} of {len(rows):,} {name} {wording['things']} ({percent(len(pairs) / len(rows))})"
-            )
+            share = percent(len(pairs) / len(rows))
+            copies.append(f"{len(pairs):,} of {len(rows):,} {name} {wording['things']} ({share})")
             examples += pairs[:N_EXAMPLES]
         for i, digest in enumerate(rows):
             known.setdefault(digest, f"{name} {i}")
@@ -288,7 +267,7 @@ def near_pairs(x: Any, x_train: Any) -> list[tuple[int, int]]:
 def perceptual_hashes(x: Any) -> NDArray[np.float32]:
     """Return 64 bits of every image (n, C, H, W), as -1 and 1: which of its 8x8 lowest frequencies exceed their median.
 
-    Low frequencies survive scaling and compression. An image of one colour has none and gets zeros, like no other.
+    An image of one colour has none and gets zeros, like no other.
     """
     from scipy.fft import dct  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import
 
@@ -324,12 +303,8 @@ def _class_sizes(counts: IntArray, other_labels: list[int], classes: Sequence[An
     filled, empty = np.flatnonzero(counts), np.flatnonzero(counts == 0).tolist()
     largest, smallest = int(counts.argmax()), int(filled[counts[filled].argmin()])
     ratio, found = counts[largest] / counts[smallest], []
-    values = {
-        "n_largest": counts[largest],
-        "n_smallest": counts[smallest],
-        "largest": class_name(classes, largest),
-        "smallest": class_name(classes, smallest),
-    }
+    values = {"n_largest": counts[largest], "n_smallest": counts[smallest]}
+    values |= {"largest": class_name(classes, largest), "smallest": class_name(classes, smallest)}
     if len(filled) == 1:
         found.append(finding("one-class", **values))
     if empty:

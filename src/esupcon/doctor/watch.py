@@ -13,9 +13,7 @@ on one point, the prototypes too. For n rows, K classes of which K_b are in a ba
     esupcon     (w K_b l + n best_supcon) / (n+K)           (w K_b log(n-1+K) + n log(n-1)) / (n+K)
                 with l = log(1 + m + (n-1-m+K-1) r)
 
-m_i and K_b are replaced by their expectation, and classes of unequal size are treated as corners of the simplex too:
-values to judge by, not bounds to prove. They are exact for balanced batches; only esupcon, whose prototype term pushes
-the samples of a class a little apart, can be better than its best, by less than a thousandth of the span.
+m_i and K_b are replaced by their expectation, which is exact for balanced batches: values to judge by, not bounds.
 """
 
 import copy
@@ -93,9 +91,8 @@ class _State:
 class Watch:
     """Watch one stage of a run. Call `step` and `epoch`; every call returns the new findings.
 
-    losses: names and weights of the terms that are summed: supcon, spce, esupcon, ce, tightness.
+    losses: names and weights of the terms that are summed.
     n_batch, n_views: images in a step (of all processes together), and views of each.
-    n_steps, warmup_steps: of the stage. What looks like the start of a run is no finding before its warm-up is over.
     class_counts: training samples by class; None: many, and balanced.
     already_reported: findings of earlier stages, which are not repeated unless they become more severe.
     """
@@ -117,10 +114,6 @@ class Watch:
         counts = np.array([10**5] * self.n_classes if self.class_counts is None else list(self.class_counts))
         if not self.losses or not set(self.losses) <= set(LOSSES):
             raise ValueError(f"losses must be among {LOSSES}; got {list(self.losses)}.")
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature must be finite and above 0; got {self.temperature}.")
-        if len(counts) != self.n_classes or not counts.any():
-            raise ValueError(f"class_counts must hold {self.n_classes} counts, not all 0; got {counts}.")
         self.filled = counts[counts > 0]
         self.best, self.collapsed = self._best_and_collapsed(self.temperature)
         self.span = self.collapsed - self.best
@@ -160,8 +153,7 @@ class Watch:
     ) -> list[Finding]:
         """Check an epoch: its mean loss, held-out accuracy if known, and embeddings of some training samples.
 
-        `logits` are those of the same samples if the classifier is being trained: overfitting and constant predictions
-        need them. NumPy arrays or what NumPy can convert; at most 512 rows are used.
+        `logits` are those of the same samples if the classifier is being trained.
         """
         state, n = self._state, len(embedding)
         rows = np.linspace(0, n - 1, min(n, MAX_ROWS)).round().astype(int)
