@@ -93,7 +93,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def write_sealed_json(path: PathLike, value: dict[str, Any]) -> Path:
-    """Write a JSON object with the digest of its content; it may list the `file_digest` of other files."""
+    """Write a JSON object with the digest of its content."""
     return write_json(path, sealed(value))
 
 
@@ -156,11 +156,9 @@ class OwnedFolder:
         if (self.path / OWNED).is_symlink():
             foreign.add(OWNED)
         if foreign:
-            more = f" and {len(foreign) - 5} more" if len(foreign) > 5 else ""
-            raise ValueError(
-                f"{self.path} holds files or links that esupcon did not write: {', '.join(sorted(foreign)[:5])}{more}. "
-                "They would be replaced. Choose another folder, or move them."
-            )
+            names = ", ".join(sorted(foreign)[:5]) + f" and {len(foreign) - 5} more" * (len(foreign) > 5)
+            remedy = "They would be replaced. Choose another folder, or move them"
+            raise ValueError(f"{self.path} holds files or links that esupcon did not write: {names}. {remedy}.")
         if not set(self.names) <= set(known):
             write_sealed_json(self.path / OWNED, {"files": sorted({*known, *self.names})})
         self._remove_temporary()
@@ -206,8 +204,7 @@ def _remove(path: Path) -> None:
 def locked(path: PathLike, waiting: Callable[[], None] | None = None) -> Iterator[bool | None]:
     """Hold the lock file `path`. Yield True if held, False if another process holds it, None if locks do not work here.
 
-    With `waiting`, call it and wait for the other process. The lock ends with the process. It only saves work: what is
-    built under it is written atomically, and stays whole on file systems without locks.
+    With `waiting`, call it and wait for the other process. A lock only saves work: what is built is written atomically.
     """
     from filelock import FileLock, Timeout  # noqa: PLC0415 - 40 ms that `esupcon --help` does not need
 
@@ -254,9 +251,8 @@ def memory_budget() -> int:
 def check_memory(n_bytes: int, what: str) -> None:
     """Raise a ValueError if `what` needs more memory than this machine allows."""
     if n_bytes > (budget := memory_budget()):
-        raise ValueError(
-            f"{what} needs {n_bytes / 1e9:.1f} GB of memory; this machine allows {budget / 1e9:.1f} GB. Use less data."
-        )
+        expected = f"this machine allows {budget / 1e9:.1f} GB"
+        raise ValueError(f"{what} needs {n_bytes / 1e9:.1f} GB of memory; {expected}. Use less data.")
 
 
 # --- .npz archives ---------------------------------------------------------------------------------------------------
@@ -284,8 +280,7 @@ def array_names(path: Path) -> list[str]:
 
 
 def read_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of these names, verified by their checksums; refuse them if they do not fit into memory
-    together. Nothing in the file is ever executed."""
+    """Return the arrays of these names, verified by their checksums; refuse what does not fit into memory together."""
     from numpy.lib import format as npy  # noqa: PLC0415
 
     arrays = {}

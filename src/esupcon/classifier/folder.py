@@ -68,10 +68,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 
 
 class TrainingData(Record):
-    """How the training data were divided, so that the held-out part can be drawn again from the same data.
-
-    Nothing here says where the data are: whoever evaluates a model names the data.
-    """
+    """How the training data were divided, to draw the held-out part again. Whoever evaluates a model names the data."""
 
     name: Annotated[str, Field(max_length=200, pattern=r"^[^/\\\\\x00]*$")]  # not a path
     fingerprint: Digest
@@ -87,12 +84,9 @@ class TrainingData(Record):
 
 
 class ModelInfo(Record):
-    """Where a model comes from. `encoder` is a name that `build_encoder` knows, or "custom".
+    """Where a model comes from; `parameters` and `history` are those of a `ContrastiveClassifier`."""
 
-    `parameters` are those of the `ContrastiveClassifier` that was saved, `history` its epochs.
-    """
-
-    encoder: Annotated[str, Field(min_length=1, max_length=200)]
+    encoder: Annotated[str, Field(min_length=1, max_length=200)]  # a name for `build_encoder`, or "custom"
     method: Text
     settings: dict[Text, JsonValue] = Field(default_factory=dict)
     data: TrainingData | None = None
@@ -149,8 +143,7 @@ def save_classifier(
 ) -> Path:
     """Write a classifier to a folder, which appears whole or not at all. Weights are stored as float32.
 
-    With `overwrite`, replace a model that is there once the new one is complete. A folder that holds anything but a
-    model of esupcon is never touched.
+    With `overwrite`, a model that is there is replaced once the new one is complete; any other folder is refused.
     """
     target = Path(path).resolve()
     _check_replaceable(target, overwrite)
@@ -208,9 +201,8 @@ def _config(classifier: Classifier, tensors: Mapping[str, Tensor], files: dict[A
             files=files,
         )
     except ValidationError as error:
-        raise ValueError(
-            f"this classifier cannot be saved: {first_error(error)}. Class labels must be text, numbers or booleans."
-        ) from error
+        remedy = "Class labels must be text, numbers or booleans"
+        raise ValueError(f"this classifier cannot be saved: {first_error(error)}. {remedy}.") from error
     _check_nesting(config.model_dump(mode="json"))
     if encoder != CUSTOM and (difference := _difference(tensors, _architecture(config, None, tensors))):
         raise ValueError(f"the network is not what encoder {encoder!r} builds: {difference}. Set about.encoder.")
@@ -239,10 +231,8 @@ def _check_replaceable(target: Path, overwrite: bool) -> None:
     others = [name for name in present if name not in (*FILES, OWNED)]
     if others or (present and not _is_model(target)):
         names = ", ".join(printable(name) for name in (others or present)[:5])
-        raise FileExistsError(
-            f"{target} holds files that are not a model of esupcon ({names}), which would be lost. "
-            "Choose another folder."
-        )
+        lost = f"{target} holds files that are not a model of esupcon ({names}), which would be lost"
+        raise FileExistsError(f"{lost}. Choose another folder.")
     if present and not overwrite:
         raise FileExistsError(f"{target} holds a model already. Choose another folder, or pass overwrite=True.")
 
@@ -271,17 +261,14 @@ def _flush(folder: Path) -> None:
 def load_classifier(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> Classifier:
     """Return the classifier that was saved to a folder, or that of a run from the folder of the run.
 
-    `encoder` is needed if the model was trained with a module of your own: pass the same module; its weights are
-    replaced by the stored ones.
+    A model that was trained with a module of your own needs it again as `encoder`, whose weights are replaced.
     """
     folder = _surviving(model_folder(path))
     config = _read_config(folder)
     custom = config.about.encoder == CUSTOM
     if custom and encoder is None:
-        raise ValueError(
-            f"{folder} was trained with an encoder of your own, whose code it does not hold. "
-            "Pass the same module: load(folder, encoder=module)."
-        )
+        remedy = "Pass the same module: load(folder, encoder=module)"
+        raise ValueError(f"{folder} was trained with an encoder of your own, whose code it does not hold. {remedy}.")
     if not custom and encoder is not None:
         raise ValueError(f"{folder} names its encoder, {config.about.encoder!r}. Load it without encoder=.")
     try:
@@ -323,15 +310,13 @@ def _set_aside(folder: Path) -> list[Path]:
 def _read_config(folder: Path) -> ModelConfig:
     file = folder / CONFIG
     if not file.is_file():
-        raise FileNotFoundError(
-            f"no model at {folder}: {CONFIG} is missing. Pass the folder that a model was saved to."
-        )
+        remedy = "Pass the folder that a model was saved to"
+        raise FileNotFoundError(f"no model at {folder}: {CONFIG} is missing. {remedy}.")
     check_memory(JSON_MEMORY * file.stat().st_size, str(file))
     values = read_sealed_json(file)
     if (version := values.get("schema_version")) != SCHEMA:
-        raise ValueError(
-            f"{file} has schema {version!r:.40}; expected {SCHEMA}. Load it with the esupcon that wrote it."
-        )
+        remedy = "Load it with the esupcon that wrote it"
+        raise ValueError(f"{file} has schema {version!r:.40}; expected {SCHEMA}. {remedy}.")
     try:
         _check_nesting(values)
         return ModelConfig.model_validate(values)
@@ -341,10 +326,7 @@ def _read_config(folder: Path) -> ModelConfig:
 
 
 def _read_tensors(folder: Path, name: str, config: ModelConfig) -> dict[str, Tensor]:
-    """Return the tensors of a file of the model after comparing it with the memory of the machine and its digest.
-
-    The library compares the sizes in the file's header with the size of the file.
-    """
+    """Return the tensors of a file of the model, after a check of its size and digest; safetensors checks the rest."""
     file = folder / name
     if not file.is_file():
         raise ValueError(f"{name} is missing. {_RESTORE}.")
@@ -432,20 +414,14 @@ def _read_examples(folder: Path, config: ModelConfig, dim: int) -> Examples | No
     arrays = {name: value.numpy() for name, value in _read_tensors(folder, EXAMPLES, config).items()}
     width = dim + (len(config.preprocessing.mean) if isinstance(config.preprocessing, TablePreprocessing) else 0)
     n, n_means = (len(arrays.get(name, ())) for name in ("embedding", "means"))
-    expected: dict[str, tuple[type, tuple[int, ...]]] = {
-        "embedding": (np.float32, (n, dim)),
-        "codes": (np.int64, (n,)),
-        "rows": (np.int64, (n,)),
-    }
+    expected = {"embedding": ("float32", (n, dim)), "codes": ("int64", (n,)), "rows": ("int64", (n,))}
     if "means" in arrays:
-        expected |= {"means": (np.float64, (n_means, width)), "whitening": (np.float64, (width, width))}
-    if (
-        {name: (array.dtype.type, array.shape) for name, array in arrays.items()} != expected
-        or n == 0
-        or not all(np.isfinite(array).all() for array in arrays.values())
-        or min(arrays["codes"].min(), arrays["rows"].min()) < 0
-        or arrays["codes"].max() >= len(config.classes)
-    ):
+        expected |= {"means": ("float64", (n_means, width)), "whitening": ("float64", (width, width))}
+    valid = n > 0 and {name: (array.dtype.name, array.shape) for name, array in arrays.items()} == expected
+    if valid:
+        codes, finite = arrays["codes"], all(np.isfinite(array).all() for array in arrays.values())
+        valid = finite and min(codes.min(), arrays["rows"].min()) >= 0 and codes.max() < len(config.classes)
+    if not valid:
         raise ValueError(f"{EXAMPLES} does not hold the examples of this model. {_RESTORE}.")
     mahalanobis = Mahalanobis(arrays["means"], arrays["whitening"]) if n_means else None
     return Examples(arrays["embedding"], arrays["codes"], arrays["rows"], mahalanobis)
@@ -456,12 +432,8 @@ def _read_examples(folder: Path, config: ModelConfig, dim: int) -> Examples | No
 
 def model_card(config: ModelConfig) -> str:
     """Return the model card, Markdown for people; the program never reads it."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("esupcon.classifier", "."),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    templates, undefined = jinja2.PackageLoader("esupcon.classifier", "."), jinja2.StrictUndefined
+    environment = jinja2.Environment(loader=templates, trim_blocks=True, lstrip_blocks=True, undefined=undefined)
     environment.filters |= {"text": markdown_text, "cell": _cell}
     method = METHODS.get(config.about.method)
     return environment.get_template("card.md.jinja").render(

@@ -1,7 +1,6 @@
 """Preprocessing: from what a user passes as X to rows, and from rows to the tensor that a network takes.
 
-Rows are uint8 images (n, C, H, W) or float64 tables (n, d). Training, prediction and export all go through the two
-classes of this module, so that a model sees in production what it saw in training.
+Rows are uint8 images (n, C, H, W) or float64 tables (n, d). Training, prediction and export all go through here.
 """
 
 from __future__ import annotations
@@ -58,24 +57,20 @@ class ImagePreprocessing(Record):
     def fit(
         cls, X: Any, image_size: int | tuple[int, int] | None = None, *, photo_side: int | None = None
     ) -> tuple[Self, NDArray[np.uint8]]:
-        """Learn size, range and channel statistics from training images; return them with the images as rows.
-
-        Files without an `image_size` get the side that `choose_side` returns for them.
-        """
+        """Learn size, range and channel statistics from training images; return them with the images as rows."""
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
-        low, high = 0.0, 255.0
+        channels, low, high = 3, 0.0, 255.0
         if is_files(X):
-            shape: tuple[int, ...] = (3, *(size or _chosen_size(X, photo_side)))
+            height, width = size or _chosen_size(X, photo_side)
         else:
             images = channels_first(_array(X))
             if 0 in images.shape:
                 raise ValueError(f"Found array with 0 sample(s) (shape={images.shape}); pass at least one image.")
             if size not in (None, images.shape[2:]):
                 raise ValueError(f"image_size is for lists of files; X is {_size(images.shape[1:])}. Resize X itself.")
-            shape, (low, high) = images.shape[1:], _value_range(images)
-        unknown = (1.0,) * shape[0]
-        fields = {"channels": shape[0], "image_size": shape[1:], "low": low, "high": high}
-        unfitted = cls.model_validate({**fields, "mean": unknown, "std": unknown})
+            (channels, height, width), (low, high) = images.shape[1:], _value_range(images)
+        fields = {"channels": channels, "image_size": (height, width), "low": low, "high": high}
+        unfitted = cls.model_validate({**fields, "mean": (1.0,) * channels, "std": (1.0,) * channels})
         rows = unfitted.rows(X)
         return unfitted.with_statistics_of(rows), rows
 
@@ -124,8 +119,7 @@ class ImagePreprocessing(Record):
         if not len(images) or (images.dtype == np.uint8 and (self.low, self.high) == (0.0, 255.0)):
             return images.astype(np.uint8, copy=False)
         low, high = float(images.min()) + 0.0, float(images.max()) + 0.0  # + 0.0: no "-0" in messages
-        width = (self.high - self.low) or 1.0
-        beyond = max(self.low - low, high - self.high)
+        width, beyond = (self.high - self.low) or 1.0, max(self.low - low, high - self.high)
         half_step = width / 510  # rounded to the nearest byte, smaller differences vanish
         # A range that was learnt from the values themselves need not hold all later ones; 0 to 1 and 0 to 255 do.
         margin = half_step if (self.low, self.high) in STANDARD_RANGES else width / 2
@@ -169,14 +163,9 @@ class TablePreprocessing(Record):
         rows = _table(X)
         if feature_names is None and hasattr(X, "columns"):
             feature_names = [str(name) for name in X.columns]
-        fitted = cls(
-            mean=tuple(rows.mean(axis=0).tolist()),
-            variance=tuple(rows.var(axis=0).tolist()),
-            n_seen=len(rows),
-            standardise=standardise,
-            feature_names=None if feature_names is None else tuple(feature_names),
-        )
-        return fitted, rows
+        names = None if feature_names is None else tuple(feature_names)
+        mean, variance = (tuple(moment.tolist()) for moment in (rows.mean(axis=0), rows.var(axis=0)))
+        return cls(mean=mean, variance=variance, n_seen=len(rows), standardise=standardise, feature_names=names), rows
 
     def updated(self, rows: NDArray[np.float64]) -> Self:
         """Return the preprocessing with the moments of all rows so far and of these."""
@@ -202,10 +191,8 @@ class TablePreprocessing(Record):
         """Return X (an array, a tensor, a data frame) as float64 (n, d); raise ValueError if it cannot be."""
         names = getattr(X, "columns", None)
         if names is not None and self.feature_names is not None and list(names) != list(self.feature_names):
-            raise ValueError(
-                "the columns of X must be those of training, in the same order: "
-                f"{', '.join(self.feature_names[:9])}{', ...' * (len(self.feature_names) > 9)}."
-            )
+            expected = ", ".join(self.feature_names[:9]) + ", ..." * (len(self.feature_names) > 9)
+            raise ValueError(f"the columns of X must be those of training, in the same order: {expected}.")
         return _table(X, len(self.mean))
 
     def tensor(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
@@ -234,10 +221,7 @@ def fit_preprocessing(rows: Rows) -> Preprocessing:
 
 
 def channel_statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of each channel of uint8 (n, C, H, W), pixels as 0 to 1.
-
-    A constant channel has deviation 1, so that normalising gives zeros. Memory-mapped arrays are read in pieces.
-    """
+    """Return mean and standard deviation of each channel of uint8 (n, C, H, W), pixels as 0 to 1; 1 if constant."""
     counts = np.zeros((images.shape[1], 256), dtype=np.int64)
     step = max(1, 2**20 // math.prod(images.shape[2:]))
     for start in range(0, len(images), step):
@@ -255,10 +239,9 @@ def is_files(X: Any) -> bool:
     if isinstance(X, str | os.PathLike):
         raise ValueError(f"X must be a list; got the single path {str(X)!r}. Pass a list of paths.")  # noqa: TRY004
     values = X.tolist() if getattr(X, "ndim", 0) == 1 else X
-    kinds = (str | os.PathLike, Image.Image)
-    return (
-        isinstance(values, Sequence) and len(values) > 0 and any(all(isinstance(v, k) for v in values) for k in kinds)
-    )
+    if not isinstance(values, Sequence) or not len(values):
+        return False
+    return any(all(isinstance(value, kind) for value in values) for kind in (str | os.PathLike, Image.Image))
 
 
 def _chosen_size(X: Sequence[Any], photo_side: int | None) -> tuple[int, int]:
@@ -323,10 +306,8 @@ def _array(X: Any) -> Rows:
 def _table(X: Any, n_features: int | None = None) -> NDArray[np.float64]:
     table = _numpy(X)
     if table.ndim != 2 or table.shape[1] != (n_features or table.shape[1]):
-        raise ValueError(
-            f"X must be a table (n, {n_features or 'd'}); got shape {table.shape}. Pass the features of training, in "
-            "their order, and one row as X.reshape(1, -1)."
-        )
+        found = f"X must be a table (n, {n_features or 'd'}); got shape {table.shape}"
+        raise ValueError(f"{found}. Pass the features of training, in their order, one row as X.reshape(1, -1).")
     numbers: NDArray[np.float64] = check_array(table, dtype=np.float64, ensure_min_samples=0, input_name="X")
     return numbers
 
@@ -335,15 +316,11 @@ def read_images(X: list[Any], size: tuple[int, int], channels: int) -> NDArray[n
     """Return every file or PIL image as a row; one that cannot be read is an error, since its row would be missing."""
     if isinstance(X[0], Image.Image):
         spec = DecodeSpec(*size, channels)
-        return np.stack([picture_pixels(image, spec)[0] for image in X])
+        return np.stack([picture_pixels(image, spec) for image in X])
     batches = list(load_images(X, size, channels))
-    unreadable = [one for batch in batches for one in batch.skipped]
-    if unreadable:
-        name, reason = unreadable[0]
-        raise ValueError(
-            f"every path in X must be a readable image; {len(unreadable)} of {len(X)} are not, first {name} "
-            f"({reason}). Leave them out of X and y."
-        )
+    if unreadable := [f"{name} ({reason})" for batch in batches for name, reason in batch.skipped]:
+        n = f"{len(unreadable)} of {len(X)} are not, first {unreadable[0]}"
+        raise ValueError(f"every path in X must be a readable image; {n}. Leave them out of X and y.")
     return np.concatenate([batch.images for batch in batches])
 
 

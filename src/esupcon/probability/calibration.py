@@ -9,16 +9,8 @@ from pydantic import Field, model_validator
 
 from esupcon._console import count
 from esupcon._split import folds, stratified_split
-from esupcon.probability.metrics import (
-    Bounds,
-    Count,
-    Record,
-    ReliabilityBins,
-    Share,
-    bootstrap_intervals,
-    finite,
-    reliability_bins,
-)
+from esupcon.probability import metrics
+from esupcon.probability.metrics import Bounds, Count, Record, ReliabilityBins, Share
 from esupcon.probability.predictions import (
     BoolArray,
     FloatArray,
@@ -151,9 +143,9 @@ def measure_calibration(
     values: dict[str, Any] = {"protocol": protocol, "temperature": temperature}
     for side, scale in (("before", 1.0), ("after", temperature)):
         p = softmax(test.logits + scale * np.asarray(offset), scale)
-        intervals, bins = bootstrap_intervals(p, test.labels), reliability_bins(p, test.labels)
+        intervals, bins = metrics.bootstrap_intervals(p, test.labels), metrics.reliability_bins(p, test.labels)
         values |= {f"ece_{side}": intervals["ece"].value, f"ece_{side}_interval": intervals["ece"].bounds}
-        values |= {f"nll_{side}": finite(intervals["nll"].value), f"bins_{side}": bins}
+        values |= {f"nll_{side}": metrics.finite(intervals["nll"].value), f"bins_{side}": bins}
     return CalibrationFigures(n_calibration=n_calibration, n_evaluation=len(test), **values)
 
 
