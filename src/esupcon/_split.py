@@ -19,26 +19,20 @@ def stratified_split(labels: Labels, test_fraction: float, seed: int) -> tuple[I
     """
     if not 0 < test_fraction < 1:
         raise ValueError(f"test_fraction must lie between 0 and 1, both excluded; got {test_fraction}")
-    return _draw(labels, lambda n: _share(n, test_fraction), seed)
+    return _draw(labels, lambda n: 0 if n < 2 else min(max(round(test_fraction * n), 1), n - 1), seed)
 
 
-def n_per_class_split(
-    labels: Labels, n_per_class: int, seed: int, classes: Sequence[str], *, otherwise: float | None = None
-) -> tuple[Indices, Indices]:
-    """Return ascending indices of a train part with `n_per_class` samples per class, and of a test part with the rest.
-
-    A class with `n_per_class` samples or fewer leaves nothing to test on: it is split as by `stratified_split` with
-    the test fraction `otherwise`, or refused if that is None.
-    """
+def n_per_class_split(labels: Labels, n_per_class: int, seed: int, classes: Sequence[str]) -> tuple[Indices, Indices]:
+    """Return ascending indices of a train part with `n_per_class` samples of each class, and of the rest."""
     if n_per_class < 1:
         raise ValueError(f"n_per_class must be at least 1; got {n_per_class}")
     present, sizes = np.unique(labels, return_counts=True)
-    if otherwise is None and sizes.min() <= n_per_class:
+    if sizes.min() <= n_per_class:
         raise ValueError(
             f"n_per_class={n_per_class} leaves nothing to test on: class {classes[present[sizes.argmin()]]!r} has "
             f"{sizes.min()} image(s). Pass less than the smallest class holds."
         )
-    return _draw(labels, lambda n: n - n_per_class if n > n_per_class else _share(n, otherwise or 0.0), seed)
+    return _draw(labels, lambda n: n - n_per_class, seed)
 
 
 def folds(labels: Labels, n_folds: int, rng: np.random.Generator) -> Labels:
@@ -52,10 +46,6 @@ def folds(labels: Labels, n_folds: int, rng: np.random.Generator) -> Labels:
         if len(members) > 1:
             fold[members] = (np.arange(len(members)) + rng.integers(n_folds)) % n_folds
     return fold
-
-
-def _share(n: int, fraction: float) -> int:
-    return 0 if n < 2 else min(max(round(fraction * n), 1), n - 1)
 
 
 def _draw(labels: Labels, n_test: Callable[[int], int], seed: int) -> tuple[Indices, Indices]:

@@ -75,7 +75,7 @@ COMMANDS = {
     "train photos --out o --channels 2": "--channels must be 1 or 3; got 2",
     "train photos --out o --test-fraction 20": "--test-fraction must be below 1; got 20.0",
     "train photos --out o --validation-fraction 1": "--validation-fraction must be below 1; got 1.0",
-    "train photos --out o --n-per-class 3": "--n-per-class 3 applies to caltech256, not to photos. Omit it.",
+    "train photos --out o --n-per-class 3": "--n-per-class 3 does not apply to photos: it is for caltech256. Omit it.",
     "train corners.npz --out o --test-fraction 0.3": "--test-fraction 0.3 does not apply to corners.npz: it has a test",
     "train corners.npz --out o --split-seed 7": "--split-seed 7 does not apply to corners.npz: it has a test part",
     "train photos --out o --n-train 1000": "Pass a smaller --n-train.",

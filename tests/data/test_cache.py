@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pictures import class_folder, quietly, saved
 
-from esupcon.data import cache, dataset
+from esupcon.data import cache, decode
 from esupcon.data.cache import cache_root, cached, decoded_root
 
 SHAPE = (6, 1, 2, 2)
@@ -129,8 +129,8 @@ def test_images_are_decoded_again_if_and_only_if_they_may_differ(tmp_path, monke
             file.write_bytes(content)
             os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     built = []
-    real = dataset.decode_images
-    monkeypatch.setattr(dataset, "decode_images", lambda *a, **k: built.append(1) or real(*a, **k))
+    real = decode.decode_images
+    monkeypatch.setattr(decode, "decode_images", lambda *a, **k: built.append(1) or real(*a, **k))
     second = quietly(root, tmp_path, **options)
     assert built == [1] * (change != "none")
     if change == "none":

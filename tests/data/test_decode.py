@@ -25,7 +25,7 @@ def decoded(encoded, height=24, width=24, channels=3, max_pixels=10**8):
     """The array, or the reason there is none."""
     rows = np.zeros((1, channels, height, width), np.uint8)
     one = encoded if isinstance(encoded, bytes) else str(encoded)
-    unreadable, decoded.animated = decode_images([one], rows, DecodeSpec(height, width, channels, max_pixels))
+    unreadable = decode_images([one], rows, DecodeSpec(height, width, channels, max_pixels))
     return unreadable[0] if unreadable else rows[0]
 
 
@@ -77,20 +77,13 @@ def test_transparent_pixels_are_composited_on_white():
 UNIT = np.linspace(0, 1, 24 * 24, dtype=np.float32).reshape(24, 24)
 
 
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [((UNIT * 65535).astype(np.uint16), "PNG"), ((UNIT * 65535).astype(np.uint16), "TIFF"), (UNIT, "TIFF"),
-     (UNIT * 255, "TIFF")],
-)  # fmt: skip
-def test_wide_samples_are_scaled(values, kind):
-    got = decoded(as_file(Image.fromarray(values), kind))
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_wide_samples_are_scaled(kind):
+    got = decoded(as_file(Image.fromarray((UNIT * 65535).astype(np.uint16)), kind))
     np.testing.assert_allclose(got[0], UNIT * 255, atol=0.51)
 
 
-@pytest.mark.parametrize(
-    ("values", "word"),
-    [(UNIT - 0.5, "float"), (UNIT * np.nan, "float"), (np.full((24, 24), 1 << 20, np.int32), "65535")],
-)
+@pytest.mark.parametrize(("values", "word"), [(UNIT, "float"), (np.full((24, 24), 1 << 20, np.int32), "65535")])
 def test_samples_of_unknown_scale_are_refused(values, word):
     assert word in decoded(as_file(Image.fromarray(values), "TIFF"))
 
@@ -140,10 +133,8 @@ def test_any_size_is_cropped_and_resized(size, target, orientation):
 def test_first_frame_of_an_animation(kind):
     frames = [Image.new("RGB", (24, 24), colour) for colour in ((200, 0, 0), (0, 200, 0), (0, 0, 200))]
     got = decoded(as_file(frames[0], kind, save_all=True, append_images=frames[1:]))
-    assert decoded.animated == 1
     np.testing.assert_array_equal(got[:, 5, 5], [200, 0, 0])
     assert isinstance(decoded(as_file(frames[0], "MPO", save_all=True, append_images=frames[1:])), np.ndarray)
-    assert decoded.animated == 0  # a camera's file with previews
 
 
 def test_files_that_are_no_images(tmp_path):
@@ -247,7 +238,7 @@ def test_number_of_threads_does_not_change_the_result(encoded, workers):
     expected = [decoded(one, 16, 16) for one in encoded]
     done = []
     rows = np.zeros((len(encoded), *SPEC.shape), np.uint8)
-    unreadable, _ = decode_images(iter(encoded), rows, SPEC, workers=workers, advance=done.append)
+    unreadable = decode_images(iter(encoded), rows, SPEC, workers=workers, advance=done.append)
     assert sorted(unreadable) == [7, 130]
     assert sum(done) == len(encoded)
     for i, one in enumerate(expected):
@@ -309,6 +300,6 @@ def test_load_images_returns_batches_in_order_as_load_decodes(tmp_path):
 
 
 @pytest.mark.parametrize(("size", "options"), [(0, {}), (8, {"batch_size": 0}), (8, {"channels": 2}), ((4, 0), {})])
-def test_load_images_refuses_mistakes_at_once(size, options):
+def test_load_images_refuses_mistakes(size, options):
     with pytest.raises(ValueError, match="load_images needs"):
-        load_images(["x"], size, **options)
+        next(load_images(["x"], size, **options))

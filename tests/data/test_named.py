@@ -106,6 +106,9 @@ def test_cifar_file_with_another_checksum_is_refused_by_name(tmp_path, official,
         quietly("cifar10", tmp_path)
 
 
+FEW = {"caltech256": {"n_per_class": 5}}  # of the 12 images of a class
+
+
 def archived(name, tmp_path, root, official):
     """The set `name`, packed as it is published, under `root`."""
     made = tmp_path / "made"
@@ -121,7 +124,7 @@ def archived(name, tmp_path, root, official):
     else:
         with tarfile.open(root / one.archive, "w:gz" if one.archive.endswith("gz") else "w") as bundle:
             bundle.add(made / one.folder, one.folder)
-    unpacked = quietly(name, tmp_path, data_dir=made)
+    unpacked = quietly(name, tmp_path, data_dir=made, **FEW.get(name, {}))
     shutil.rmtree(made)
     return unpacked
 
@@ -129,9 +132,8 @@ def archived(name, tmp_path, root, official):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
 def test_archive_gives_what_is_in_it(tmp_path, official, name):
     expected = archived(name, tmp_path, tmp_path / "root" / name, official)
-    data = quietly(name, tmp_path, data_dir=tmp_path / "root")
+    data = quietly(name, tmp_path, data_dir=tmp_path / "root", **FEW.get(name, {}))
     assert data.fingerprint == expected.fingerprint
-    assert said(data, "not the official archive", named.PUBLISHED[name].md5)
     if name == "cifar100":
         assert data.classes == tuple(f"fine{k}" for k in range(100))
         assert data.y_train.tolist() == [*range(100), *range(100)]
@@ -177,15 +179,8 @@ def test_tiny_imagenet(tmp_path):
     for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test)):
         np.testing.assert_allclose(x[:, 0].mean((1, 2)), (y + 1) * 60, atol=2)
     assert quietly("tiny_imagenet", tmp_path, image_size=64).image_shape == (3, 64, 64)
-    assert said(data, "18 labelled images", "110,000")
     assert data.skipped == ()
     annotations = tmp_path / "tiny-imagenet-200" / "val" / "val_annotations.txt"
-    for line in annotations.read_text().splitlines():  # as some tools leave it: sorted by class
-        name, wnid = line.split("\t")[:2]
-        (annotations.parent / wnid).mkdir(exist_ok=True)
-        (annotations.parent / "images" / name).rename(annotations.parent / wnid / name)
-    annotations.unlink()
-    assert quietly("tiny_imagenet", tmp_path).y_test.tolist() == [0, 0, 1, 1, 2, 2]
     annotations.write_text("val_1.JPEG\tn77\t0\n")
     with pytest.raises(ValueError, match="or a class that train lacks"):
         quietly("tiny_imagenet", tmp_path)
@@ -199,15 +194,11 @@ def test_caltech256(tmp_path):
     assert np.bincount(data.y_train).tolist() == [5, 5, 5]
     assert np.bincount(data.y_test).tolist() == [7, 7, 7]
     assert said(data, "skipped the clutter class")
-    assert said(data, "48 labelled images", "30,607")
     same = quietly("caltech256", tmp_path, n_per_class=5, split_seed=3)
     other = quietly("caltech256", tmp_path, n_per_class=5, split_seed=4)
     assert data.fingerprint == same.fingerprint != other.fingerprint
     cluttered = quietly("caltech256", tmp_path, n_per_class=5, include_clutter=True)
     assert cluttered.classes[-1] == "clutter"
-    few = quietly("caltech256", tmp_path)
-    assert np.bincount(few.y_test).tolist() == [2, 2, 2]
-    assert said(few, "60 images or fewer", "test_fraction=0.2")
     with pytest.raises(ValueError, match=r"n_per_class=12 leaves nothing to test on: class 'ak47' has 12"):
         quietly("caltech256", tmp_path, n_per_class=12)
 

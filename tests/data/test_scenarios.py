@@ -323,11 +323,6 @@ def test_n_of_each_class_train(y, n, seed):
         train, test = n_per_class_split(y, n, seed, names)
         check_partition(y, train, test)
         assert all((y[train] == k).sum() == n for k in sizes)
-    train, test = n_per_class_split(y, n, seed, names, otherwise=0.25)
-    check_partition(y, train, test)
-    for k, size in sizes.items():
-        share = 0 if size == 1 else min(max(round(0.25 * size), 1), size - 1)
-        assert (y[test] == k).sum() == (size - n if size > n else share)
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])

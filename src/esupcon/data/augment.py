@@ -44,22 +44,12 @@ def two_views(
     mean: Numbers | None = None,
     std: Numbers | None = None,
 ) -> Tensor:
-    """Return two independent views of each sample: view one of all n, then view two of all n.
+    """Return two independent views of each sample: view one of all n, then view two of all n, as float32.
 
-    ``images`` is a uint8 batch (n, C, H, W) with 1 or 3 channels; the result is a normalised float32 tensor
-    (2n, C, H, W) on the same device. Grey images get brightness and contrast only. The result depends on the images
-    and the generator's state only, and row i on no other image of the batch; with a generator on the CPU not even on
-    how many follow it.
-
-    With a ``TableAugmentation`` the batch is floating point (n, d) and the result (2n, d). Values are replaced by those
-    of other rows and noise is scaled by the batch, so the other rows do matter.
-
-    ``mean`` and ``std`` replace those of the augmentation.
+    ``images`` is a uint8 batch (n, C, H, W) with 1 or 3 channels, whose row i depends on no other image; or, for a
+    ``TableAugmentation``, a floating-point batch (n, d). ``mean`` and ``std`` replace those of the augmentation.
     """
     chosen = find_augmentation(augmentation)
-    for name, value, kind in (("images", images, Tensor), ("generator", generator, torch.Generator)):
-        if not isinstance(value, kind):
-            raise ValueError(f"{name} must be a torch.{kind.__name__}; got {type(value).__name__}.")  # noqa: TRY004
     _check_batch(images, chosen)
     centre = _per_channel("mean", chosen.mean if mean is None else mean, images)
     spread = _per_channel("std", chosen.std if std is None else std, images)
@@ -196,7 +186,6 @@ def _colour(draws: Tensor, augmentation: ImageAugmentation, channels: int) -> tu
     In this order they are ``b c (L + s (cos h P + sin h Q)) x + b (1 - c) lightness``, where L puts a pixel's
     luma into every channel, P = I - L keeps its chroma and Q turns the chroma by a quarter; greyscale is
     s = 0. It holds because every factor but b and c maps grey to itself. With one channel, L = 1 and P = Q = 0.
-    The parts are b c (n, views), the bracket (n, views, C, C) and b (1 - c) (n, views).
     """
     jittered, *factors, hue, greyed = draws.unbind(-1)
     on = (jittered < augmentation.jitter).to(torch.float32)

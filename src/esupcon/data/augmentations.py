@@ -18,27 +18,16 @@ _LARGEST = {"hue": 0.5, "rotation": 180, "noise": math.inf, "pad": math.inf, "cr
 
 @dataclass(frozen=True)
 class ImageAugmentation:
-    """Operations that make one view of an image; the defaults only normalise.
+    """Operations that make one view of an image; the defaults only normalise, (view - mean) / std of pixels 0 to 1.
 
-    Geometry, composed into one resampling:
-
-    - ``crop_area``: crop a share of the area drawn uniformly from this range, with width over height in pixels drawn
-      log-uniformly from ``crop_aspect``, at a uniform position inside the image, and resize it to the full image; None
-      for no crop.
-    - ``pad``: shift by whole pixels, uniform in -pad .. pad on each axis (pad, then crop back to size).
-    - ``shift``: shift by a fraction of the side up to this one, on each axis.
-    - ``zoom``: magnify about the centre, log-uniform in this range; above 1 objects grow.
-    - ``rotation``: rotate by degrees uniform in -rotation .. rotation.
+    - ``crop_area``, ``crop_aspect``: ranges of the share of the area and of width over height of a crop, resized to
+      the full image; None for no crop.
+    - ``pad``, ``shift``: shift each axis by up to this many whole pixels, or this fraction of the side.
+    - ``zoom``, ``rotation``: magnify by a factor from this range, rotate by up to these degrees.
     - ``flip``: probability of a horizontal flip; with ``flip_one``, the second view is flipped if the first is not.
     - ``padding``: what lies outside the image: its ``border`` pixels repeated, its ``reflection``, or ``zeros``.
-
-    Colour, composed into one affine map and clamped once, to [0, 1]:
-
-    - with probability ``jitter``: factors for ``brightness``, ``contrast`` and ``saturation`` uniform in
-      1 - value .. 1 + value, and a ``hue`` rotation uniform in -hue .. hue turns;
-    - with probability ``grey``: convert to grey.
-
-    Finally ``(view - mean) / std`` with pixels in [0, 1].
+    - with probability ``jitter``: factors for ``brightness``, ``contrast``, ``saturation`` in 1 - value .. 1 + value,
+      and a ``hue`` rotation of up to this many turns; with probability ``grey``: convert to grey.
     """
 
     crop_area: tuple[float, float] | None = None
@@ -75,14 +64,10 @@ class ImageAugmentation:
 
 @dataclass(frozen=True)
 class TableAugmentation:
-    """Operations that make one view of the rows of a table.
+    """Operations that make one view of the rows of a table, after (x - mean) / std.
 
-    - ``corruption``: probability that a feature's value is replaced by that feature's value in a row of the same batch,
-      drawn uniformly: a draw from the batch's marginal distribution.
-    - ``noise``: standard deviation of Gaussian noise, in units of the feature's standard deviation over the batch, so
-      that the scale of a feature does not matter.
-
-    Finally ``(view - mean) / std``, which by default changes nothing.
+    - ``corruption``: probability that a value is replaced by that of another row of the batch.
+    - ``noise``: standard deviation of Gaussian noise, in units of the feature's over the batch.
     """
 
     corruption: float = 0.0

@@ -12,7 +12,6 @@ import math
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 import time
 import zlib
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from esupcon._console import Log
+from esupcon._console import Log, say
 from esupcon._io import check_memory, locked, read_sealed_json, write_sealed_json
 
 DATA_VARIABLE = "ESUPCON_DATA"
@@ -37,13 +36,9 @@ Fill = Callable[[NDArray[np.uint8]], dict[str, Any]]  # writes the rows; returns
 
 
 def cache_root() -> Path | None:
-    """Return esupcon's folder in the platform's cache folder; None if this user has no home folder."""
-    local, xdg = os.environ.get("LOCALAPPDATA"), os.environ.get("XDG_CACHE_HOME", "")
+    """Return esupcon's folder in the user's cache folder; None if this user has no home folder."""
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        if sys.platform == "win32":
-            return Path(local or Path.home() / "AppData" / "Local") / "esupcon" / "Cache"
-        if sys.platform == "darwin":
-            return Path.home() / "Library" / "Caches" / "esupcon"
         return Path(xdg if Path(xdg).is_absolute() else Path.home() / ".cache") / "esupcon"
     except RuntimeError:  # neither HOME nor an entry in the list of users
         return None
@@ -58,7 +53,7 @@ def expand(path: str | os.PathLike[str]) -> Path:
 
 
 def data_root(data_dir: Path | None) -> Path | None:
-    """Return `data_dir`, else $ESUPCON_DATA, else the platform's cache folder, if this user has one."""
+    """Return `data_dir`, else $ESUPCON_DATA, else the user's cache folder, if there is one."""
     chosen = data_dir or os.environ.get(DATA_VARIABLE)
     root = expand(chosen) if chosen else cache_root()
     if root is not None and os.path.isfile(root):  # noqa: PTH113 - pathlib raises if a parent is inaccessible
@@ -66,17 +61,18 @@ def data_root(data_dir: Path | None) -> Path | None:
     return None if root is None else root.absolute()
 
 
-def decoded_root(cache_dir: Path | None) -> Path | None:
+def decoded_root(cache_dir: Path | None, log: Log = say) -> Path | None:
     """Return `cache_dir`, else the folder `decoded` where data lie without `data_dir`, which may be read-only."""
     root = data_root(cache_dir)
+    if root is None:
+        log(f"no cache folder: this user has no home folder. Set {DATA_VARIABLE} to decode the images only once")
     return root if root is None or cache_dir is not None else root / "decoded"
 
 
 def cached(folder: Path | None, key: str, shape: Shape, fill: Fill, log: Log) -> Entry:
     """Return the images (n, C, H, W) and the record of the entry `key`; build it by `fill` if missing or damaged.
 
-    Without a folder, or if the folder is not writable, the images are built in memory. The returned map is
-    copy-on-write: it may be written to without changing the file.
+    They are built in memory if there is no writable folder. Writing to the returned map does not change the file.
     """
     found = _read(folder, key, shape) if folder is not None else None
     if found is not None:

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,25 +18,16 @@ from pydantic import ValidationError
 
 from esupcon._console import Log, count, progress_bar, say
 from esupcon._io import first_error
-from esupcon._split import Indices, stratified_split
-from esupcon.data import DataOptions, named
-from esupcon.data.cache import DATA_VARIABLE, cached, decoded_root, expand
-from esupcon.data.decode import (
-    DECODE_VERSION,
-    SAMPLED_HEADERS,
-    DecodeSpec,
-    Skipped,
-    choose_side,
-    decode_images,
-    fit_arrays,
-    image_dimensions,
-)
+from esupcon._split import Indices, n_per_class_split, stratified_split
+from esupcon.data import DataOptions, decode, named
+from esupcon.data.cache import cached, decoded_root, expand
+from esupcon.data.decode import DecodeSpec, Skipped
 from esupcon.data.folders import read_folder
-from esupcon.data.named import DEFAULT_SIZES, NAMES, PUBLISHED
+from esupcon.data.named import NAMES
 from esupcon.data.parquet import parquet_files, read_parquet
-from esupcon.data.sources import SPLIT_OPTIONS, ImageFiles, Source, read_csv, read_npz
+from esupcon.data.sources import ImageFiles, Source, read_csv, read_npz
 
-#: Readers by kind of source; a named set is read from its unpacked folder.
+#: Readers by kind of source; those of named sets take the unpacked folder.
 READERS: dict[str, Callable[[Path, DataOptions, Log], Source]] = {
     "cifar10": partial(named.read_cifar, "cifar10"),
     "cifar100": partial(named.read_cifar, "cifar100"),
@@ -48,12 +39,13 @@ READERS: dict[str, Callable[[Path, DataOptions, Log], Source]] = {
     "folder": read_folder,
 }
 _SUFFIXES = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
-# Options for some kinds of sources only: for another kind they are a mistake.
+# Options for some kinds of sources, which are a mistake for others, and those that draw a test part.
 _OPTIONS_OF_KINDS = {
     **dict.fromkeys(("n_per_class", "include_clutter"), ("caltech256",)),
     **dict.fromkeys(("image_column", "label_column"), ("csv", "parquet")),
     "layout": ("npz",),
 }
+_SPLIT_OPTIONS = ("split_seed", "test_fraction")
 _BARE_NAMES = {named.bare_name(name): name for name in NAMES}
 _LISTED = 20  # unreadable files that are named in messages; all of them are in Dataset.skipped
 _COPIED_BYTES = 256 << 20  # larger selections of rows are not copied
@@ -80,25 +72,21 @@ class Rows:
 
 
 def take_rows(x: NDArray[np.uint8], indices: Indices) -> NDArray[np.uint8]:
-    """Return x[indices] without copying much: a view of a range of rows, a copy if it is small, else `Rows`.
-
-    `Rows` is not an ndarray, but is indexed like one; it is typed as one to keep annotations simple.
-    """
+    """Return x[indices] without copying much: a view of a range of rows, a copy if it is small, else `Rows`."""
     array, chosen = (x.array, x.indices[indices]) if isinstance(x, Rows) else (x, indices)
     if len(chosen) and chosen[-1] - chosen[0] == len(chosen) - 1 and (np.diff(chosen) == 1).all():
         return array[chosen[0] : chosen[-1] + 1]
     if len(chosen) * array[:1].nbytes <= _COPIED_BYTES:
         return np.asarray(array[chosen])
-    return cast("NDArray[np.uint8]", Rows(array, chosen))
+    return cast("NDArray[np.uint8]", Rows(array, chosen))  # which is indexed like one
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Images uint8 (n, C, H, W), in memory, memory-mapped or `Rows` of such; labels int64, indices into `classes`.
 
-    `notes` are the messages of loading, `skipped` the files that were skipped, each with its reason. `test_drawn` is
-    True if the source had no test part, so that one was drawn from its images. `train_files` and `test_files` name the
-    file of each image, if it has one.
+    `notes` are the messages of loading, `skipped` the files that could not be used, each with its reason. `test_drawn`
+    tells that the source had no test part. `train_files` and `test_files` name the file of each image, if it has one.
     """
 
     x_train: NDArray[np.uint8]
@@ -195,17 +183,19 @@ def load(
     if isinstance(found.images, np.ndarray):
         channels, *own_size = found.images.shape[1:]
         height, width = options.size or own_size
-        images = fit_arrays(found.images, DecodeSpec(height, width, options.channels or channels))
+        images = decode.fit_arrays(found.images, DecodeSpec(height, width, options.channels or channels))
         kept, skipped = np.arange(len(images)), found.skipped
     else:
-        size = options.size or DEFAULT_SIZES.get(kind) or _choose_size(found.images, options, photo_side, note)
+        size = options.size or named.DEFAULT_SIZES.get(kind) or _choose_size(found.images, options, photo_side, note)
         images, kept, skipped = _decode(found, found.images, size, options, note)
     labels = found.labels[kept]
     n_train = len(kept) if found.n_train is None else int(np.searchsorted(kept, found.n_train))
     train, test = np.arange(n_train), np.arange(n_train, len(kept))
-    drawn = not len(test) and found.split is None
-    if not len(test):
-        train, test = (found.split or partial(_draw_test_part, options, note))(labels)
+    drawn = not len(test) and found.n_per_class is None
+    if drawn:
+        train, test = _draw_test_part(labels, options, note)
+    elif found.n_per_class is not None:
+        train, test = n_per_class_split(labels, found.n_per_class, options.split_seed, found.classes)
     if untested := np.setdiff1d(labels, labels[test]).tolist():
         names = ", ".join(repr(found.classes[k]) for k in untested[:3]) + ", ..." * (len(untested) > 3)
         note(f"{count(len(untested), 'class')} cannot be tested for lack of a test image: {names}")
@@ -228,18 +218,13 @@ def load(
 def source_digest(source: str | os.PathLike[str], options: DataOptions | None = None, **fields: Any) -> str:
     """Return a SHA-256 of a source's content: stored images, labels, class names and parts, but no paths.
 
-    Nothing is decoded. It changes if a pixel, a label or the order of the images changes, and is equal for copies of
-    the same data. A named set that is missing is downloaded, unless `download` is False.
+    Nothing is decoded. A named set that is missing is downloaded, unless `download` is False.
     """
     options = _with_fields(options, fields)
     if isinstance(source, str) and source in _REGISTERED:
         return _load_registered(source, options).fingerprint
-
-    def ignore(line: str) -> None:
-        pass
-
-    kind, _ = _identify(source, options, ignore)
-    return named.verified_digest(kind) or _read(source, options, ignore)[1].digest()
+    kind, _ = _identify(source, lambda line: None)
+    return named.verified_digest(kind) or _read(source, options, lambda line: None)[1].digest()
 
 
 def _with_fields(options: DataOptions | None, fields: dict[str, Any]) -> DataOptions:
@@ -254,36 +239,46 @@ def _with_fields(options: DataOptions | None, fields: dict[str, Any]) -> DataOpt
 
 
 def _load_registered(name: str, options: DataOptions, lenient: Collection[str] = ()) -> Dataset:
-    _check_options(name, name, options, lenient)
-    _check_split(name, options, (), lenient)
     made = _REGISTERED[name]()
     if not isinstance(made, Dataset):
         found = type(made).__name__
         raise ValueError(f"the loader of {name!r} must return an esupcon.data.Dataset; it returned a {found}.")  # noqa: TRY004
     channels, *size = made.image_shape
-    for option, same in (("image_size", options.size == tuple(size)), ("channels", options.channels == channels)):
-        if (value := getattr(options, option)) is not None and not same:
-            raise ValueError(f"{option}={value} does not apply to {name!r}, whose loader decides it. Omit it.")
+    fits = {"image_size": options.size == tuple(size), "channels": options.channels == channels}
+    decided = [*_OPTIONS_OF_KINDS, *_SPLIT_OPTIONS, *(option for option, same in fits.items() if not same)]
+    _refuse_ignored(options, decided, name, "its loader decides it", lenient)
     return replace(made, name=name)
-
-
-# --- Choose and call the reader --------------------------------------------------------------------------------------
 
 
 def _read(
     source: str | os.PathLike[str], options: DataOptions, log: Log, lenient: Collection[str] = ()
 ) -> tuple[str, Source]:
     """Return the kind of a source and what its reader found."""
-    kind, path = _identify(source, options, log)
-    _check_options(kind, source, options, lenient)
+    kind, path = _identify(source, log)
+    for option, kinds in _OPTIONS_OF_KINDS.items():
+        if kind not in kinds:
+            _refuse_ignored(options, [option], source, f"it is for {' and '.join(kinds)}", lenient)
     if kind == "digits":
         return kind, named.read_digits()
     found = READERS[kind](path or named.find_published(kind, options, log), options, log)
-    _check_split(source, options, found.drawn_by if found.n_train is None else (), lenient)
+    if found.n_train is not None:
+        _refuse_ignored(options, _SPLIT_OPTIONS, source, "it has a test part", lenient)
+    elif found.n_per_class is not None:
+        _refuse_ignored(options, ["test_fraction"], source, "n_per_class decides its test part", lenient)
     return kind, found
 
 
-def _identify(source: str | os.PathLike[str], options: DataOptions, log: Log) -> tuple[str, Path | None]:
+def _refuse_ignored(
+    options: DataOptions, names: Iterable[str], source: object, reason: str, lenient: Collection[str]
+) -> None:
+    """Raise if one of these options is set, because it would have no effect."""
+    for name in names:
+        value = getattr(options, name)
+        if name not in lenient and value != DataOptions.model_fields[name].default:
+            raise ValueError(f"{name}={value} does not apply to {source}: {reason}. Omit it.")
+
+
+def _identify(source: str | os.PathLike[str], log: Log) -> tuple[str, Path | None]:
     """Return the kind of a source and its path, which is None for a named set."""
     text = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
     if not isinstance(text, str) or not text:
@@ -305,7 +300,7 @@ def _identify(source: str | os.PathLike[str], options: DataOptions, log: Log) ->
 
 
 def _kind_of_folder(path: Path) -> str:
-    for name, one in PUBLISHED.items():
+    for name, one in named.PUBLISHED.items():
         if one.folder == path.name and (path / one.proof).exists():
             return name
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
@@ -314,29 +309,9 @@ def _kind_of_folder(path: Path) -> str:
     return "parquet" if parquet_files(path) else "folder"
 
 
-def _check_options(kind: str, source: object, options: DataOptions, lenient: Collection[str]) -> None:
-    """Raise if an option is set that does not apply to this kind of source."""
-    for option, kinds in _OPTIONS_OF_KINDS.items():
-        value = getattr(options, option)
-        if value not in (None, False) and kind not in kinds and option not in lenient:
-            raise ValueError(f"{option}={value} applies to {' and '.join(kinds)}, not to {source}. Omit it.")
-
-
-def _check_split(source: object, options: DataOptions, used: Collection[str], lenient: Collection[str]) -> None:
-    """Raise if an option is set that would draw a test part, and the test part is decided without it."""
-    for option in SPLIT_OPTIONS:
-        value = getattr(options, option)
-        if option not in (*used, *lenient) and value != DataOptions.model_fields[option].default:
-            reason = "n_per_class decides its test part" if used else "it has a test part"
-            raise ValueError(f"{option}={value} does not apply to {source}: {reason}. Omit it.")
-
-
-# --- From files to arrays --------------------------------------------------------------------------------------------
-
-
 def _choose_size(images: ImageFiles, options: DataOptions, photo_side: int | None, log: Log) -> tuple[int, int]:
-    seen = (image_dimensions(one, options.max_pixels) for one in images.sample(SAMPLED_HEADERS))
-    side, middle = choose_side([size for size in seen if size is not None], photo_side)
+    seen = (decode.image_dimensions(one, options.max_pixels) for one in images.sample(decode.SAMPLED_HEADERS))
+    side, middle = decode.choose_side([size for size in seen if size is not None], photo_side)
     log(f"image_size is {side}, from the images' median shorter side of {middle:g}; pass image_size to change it")
     return side, side
 
@@ -349,19 +324,14 @@ def _decode(
 
     def fill(rows: NDArray[np.uint8]) -> dict[str, Any]:
         with progress_bar("decoding images", len(encoded)) as advance:
-            unreadable, n_animated = decode_images(encoded, rows, spec, workers=options.workers, advance=advance)
-        return {"unreadable": unreadable, "animated": n_animated}
+            return {"unreadable": decode.decode_images(encoded, rows, spec, workers=options.workers, advance=advance)}
 
-    folder = decoded_root(options.cache_dir) if options.cache else None
-    if options.cache and folder is None:
-        log(f"no cache folder: this user has no home folder. Set {DATA_VARIABLE} to decode the images only once")
-    key = hashlib.sha256(json.dumps([DECODE_VERSION, asdict(spec), encoded.stamp()]).encode()).hexdigest()[:32]
+    folder = decoded_root(options.cache_dir, log) if options.cache else None
+    key = hashlib.sha256(json.dumps([decode.DECODE_VERSION, asdict(spec), encoded.stamp()]).encode()).hexdigest()[:32]
     images, record = cached(folder, key, (len(encoded), *spec.shape), fill, log)
     unreadable = sorted((int(i), reason) for i, reason in record["unreadable"].items())
     skipped = found.skipped + [(encoded.name(i), reason) for i, reason in unreadable]
     _report_skipped(skipped, len(encoded) + len(found.skipped), options, log)
-    if record["animated"]:
-        log(f"only the first frame of {count(record['animated'], 'animated image')} is used")
     kept = np.setdiff1d(np.arange(len(encoded)), [i for i, _ in unreadable])
     n_train = len(encoded) if found.n_train is None else found.n_train
     lost = np.setdiff1d(found.labels[:n_train], found.labels[kept[kept < n_train]])
@@ -373,18 +343,18 @@ def _decode(
 
 
 def _report_skipped(skipped: list[Skipped], n_files: int, options: DataOptions, log: Log) -> None:
+    if not skipped:
+        return
     files = [f"{path} ({reason})" for path, reason in skipped]
-    if files and options.strict:
+    if options.strict:
         remedy = "Repair or remove them, or omit strict=True to skip them"
         raise ValueError(f"{len(files)} of {n_files:,} files cannot be used, the first is {files[0]}. {remedy}.")
     for file in files[:_LISTED]:
         log(f"skipped {file}")
-    if files:
-        more = f", {len(files) - _LISTED} of them not listed" if len(files) > _LISTED else ""
-        log(f"{len(files)} of {n_files:,} files were skipped{more}")
+    log(f"{len(files)} of {n_files:,} files were skipped{', not all of them listed' * (len(files) > _LISTED)}")
 
 
-def _draw_test_part(options: DataOptions, log: Log, labels: NDArray[np.int64]) -> tuple[Indices, Indices]:
+def _draw_test_part(labels: NDArray[np.int64], options: DataOptions, log: Log) -> tuple[Indices, Indices]:
     train, test = stratified_split(labels, options.test_fraction, options.split_seed)
     if len(test) == 0:
         raise ValueError("no image is left to test on: every class has a single one. Add images or a test part.")

@@ -38,7 +38,6 @@ for _plugin in ("Jpeg", "Png", "Gif", "Bmp", "WebP", "Tiff", "Ppm", "Jpeg2K", "A
         importlib.import_module(f"PIL.{_plugin}ImagePlugin")
 _READ = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF")
 _FORMATS = tuple(name for name in _READ if name in Image.OPEN)
-_ANIMATED_FORMATS = ("GIF", "PNG", "WEBP", "TIFF", "AVIF")  # MPO's further frames are previews, not animation
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".webp", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif", ".heic", ".heif"),
@@ -47,7 +46,6 @@ _T, _EXIF_ORIENTATION = Image.Transpose, 0x0112
 _ROTATIONS = dict(enumerate((_T.FLIP_LEFT_RIGHT, _T.ROTATE_180, _T.FLIP_TOP_BOTTOM, _T.TRANSPOSE), start=2))
 _ROTATIONS |= {6: _T.ROTATE_270, 7: _T.TRANSVERSE, 8: _T.ROTATE_90}
 
-_READ_AT_ONCE = 1 << 20
 _SIDES = (32, 64, 128, 224)
 #: Images whose shorter side has this many pixels or more are photos, for which pretrained weights help.
 PHOTO_SIDE = 64
@@ -88,39 +86,36 @@ def decode_images(
     *,
     workers: int | None = None,
     advance: Callable[[int], None] = lambda n: None,
-) -> tuple[dict[int, str], int]:
-    """Decode the i-th image into rows[i] on threads; return {row: reason} of the unreadable and the number of animated.
+) -> dict[int, str]:
+    """Decode the i-th image into rows[i] on threads; return {row: reason} of those that cannot be read.
 
-    Threads suffice because Pillow releases the interpreter lock while it decodes and resizes. An exception in this
-    thread, such as KeyboardInterrupt, stops the others after their current image.
+    Threads suffice because Pillow releases the interpreter lock. Ctrl-C stops them after their current image.
     """
     unreadable: dict[int, str] = {}
     lock, stop, source = threading.Lock(), threading.Event(), enumerate(images)
 
-    def work() -> int:
-        n_animated = 0
+    def work() -> None:
         while not stop.is_set():
             with lock:
                 i, encoded = next(source, (-1, b""))
             if i < 0:
                 break
             try:
-                rows[i], animated = _decode(encoded, spec)
-                n_animated += animated
+                rows[i] = _decode(encoded, spec)
             except Unreadable as reason:
                 unreadable[i] = str(reason)
             with lock:
                 advance(1)
-        return n_animated
 
     n_threads = max(1, min(workers or usable_cores(), len(rows)))
     # Pillow's settings are restored after the threads have ended.
     with _pillow_settings(spec.max_pixels), ThreadPoolExecutor(n_threads) as pool:
         try:
-            running = [pool.submit(work) for _ in range(n_threads)]
-            return unreadable, sum(one.result() for one in as_completed(running))
+            for done in as_completed([pool.submit(work) for _ in range(n_threads)]):
+                done.result()
         finally:
             stop.set()
+    return unreadable
 
 
 class ImageBatch(NamedTuple):
@@ -149,17 +144,13 @@ def load_images(
         got = f"got {batch_size}, {image_size} and {channels}"
         raise ValueError(f"load_images needs a batch_size and an image_size of at least 1, 1 or 3 channels; {got}.")
     spec = DecodeSpec(height, width, channels, max_pixels)
-
-    def batches() -> Iterator[ImageBatch]:
-        remaining = (os.fspath(path) for path in paths)
-        while batch := list(islice(remaining, batch_size)):
-            rows = np.empty((len(batch), *spec.shape), np.uint8)
-            lost, _ = decode_images(batch, rows, spec, workers=workers)
-            kept = [i for i in range(len(batch)) if i not in lost]
-            skipped = [(batch[i], lost[i]) for i in sorted(lost)]
-            yield ImageBatch([batch[i] for i in kept], rows[kept] if lost else rows, skipped)
-
-    return batches()
+    remaining = (os.fspath(path) for path in paths)
+    while batch := list(islice(remaining, batch_size)):
+        rows = np.empty((len(batch), *spec.shape), np.uint8)
+        lost = decode_images(batch, rows, spec, workers=workers)
+        kept = [i for i in range(len(batch)) if i not in lost]
+        skipped = [(batch[i], lost[i]) for i in sorted(lost)]
+        yield ImageBatch([batch[i] for i in kept], rows[kept] if lost else rows, skipped)
 
 
 def fit_arrays(images: NDArray[np.uint8], spec: DecodeSpec) -> NDArray[np.uint8]:
@@ -184,10 +175,9 @@ def image_dimensions(encoded: Encoded, max_pixels: int = DEFAULT_MAX_PIXELS) -> 
 
 
 def choose_side(sizes: Sequence[tuple[int, int]], photo_side: int | None = None) -> tuple[int, float]:
-    """Return a side for images of these sizes, and their median shorter side.
+    """Return a side for images of these sizes, and their median shorter side: `photo_side`, if given, for photos.
 
-    It is the images' own if all are equal, square and at most 224; `photo_side`, if given, for larger images whose
-    median shorter side is 64 or more; otherwise the largest of 32, 64, 128 and 224 that does not exceed the median.
+    Otherwise their own if all are equal, square and at most 224, or the largest of 32 to 224 below the median.
     """
     sizes = sizes or [(_SIDES[0], _SIDES[0])]
     middle = median(min(size) for size in sizes)
@@ -217,8 +207,7 @@ def _pillow_settings(max_pixels: int) -> Iterator[None]:
             Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
-def _decode(encoded: Encoded, spec: DecodeSpec) -> tuple[NDArray[np.uint8], bool]:
-    """Return the pixels, and whether the image is animated."""
+def _decode(encoded: Encoded, spec: DecodeSpec) -> NDArray[np.uint8]:
     try:
         with _open(encoded) as file:
             return picture_pixels(_identify(file, spec.max_pixels), spec)
@@ -245,7 +234,7 @@ def _open(encoded: Encoded) -> BinaryIO:
         os.close(descriptor)
         raise Unreadable("not a regular file")
     file = os.fdopen(descriptor, "rb")
-    if status.st_size > _READ_AT_ONCE:
+    if status.st_size > 1 << 20:
         return file
     with file:
         return io.BytesIO(file.read())
@@ -266,10 +255,9 @@ def _identify(file: BinaryIO, max_pixels: int) -> ImageFile.ImageFile:
     return image
 
 
-def picture_pixels(image: ImageFile.ImageFile, spec: DecodeSpec) -> tuple[NDArray[np.uint8], bool]:
-    """Return the pixels of an opened image, and whether it is animated."""
+def picture_pixels(image: ImageFile.ImageFile, spec: DecodeSpec) -> NDArray[np.uint8]:
+    """Return the pixels of an opened image."""
     jpeg = image.format in ("JPEG", "MPO")
-    animated = image.format in _ANIMATED_FORMATS and bool(getattr(image, "is_animated", False))
     if not jpeg:
         image.load()  # TIFF rotates itself while loading; only then is the tag right
     orientation = 1
@@ -282,9 +270,7 @@ def picture_pixels(image: ImageFile.ImageFile, spec: DecodeSpec) -> tuple[NDArra
         # JPEG can shrink by 2, 4 or 8 while decoding; half of the remaining reduction is left to the filter.
         scale = 2 * max(target[0] / image.size[0], target[1] / image.size[1])
         image.draft(None, (math.ceil(image.size[0] * scale), math.ceil(image.size[1] * scale)))
-    if animated:
-        image.seek(0)
-    return _fit(_plain_mode(image, may_be_transparent=not jpeg), spec, orientation), animated
+    return _fit(_plain_mode(image, may_be_transparent=not jpeg), spec, orientation)
 
 
 def _plain_mode(image: Image.Image, *, may_be_transparent: bool) -> Image.Image:
@@ -298,10 +284,7 @@ def _plain_mode(image: Image.Image, *, may_be_transparent: bool) -> Image.Image:
             raise Unreadable(f"integer samples from {values.min()} to {values.max()}: expected 0 to 65535")
         return Image.fromarray(((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8))
     if image.mode == "F":
-        floats = np.asarray(image, np.float64)
-        if not np.isfinite(floats).all() or floats.min() < 0 or floats.max() > 255:
-            raise Unreadable("float samples outside 0 to 1 and 0 to 255")
-        return Image.fromarray(np.rint(floats * (255.0 if floats.max() <= 1 else 1.0)).astype(np.uint8))
+        raise Unreadable("float samples: save it with 8 or 16 bits")
     if may_be_transparent and image.has_transparency_data:
         return image.convert("RGBA")
     return image.convert("L" if image.mode == "1" else "RGB")

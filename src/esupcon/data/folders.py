@@ -22,8 +22,7 @@ def read_folder(root: Path, options: DataOptions, log: Log) -> Source:
     """List every image below `root`, with the folder it lies in as its class.
 
     Folders `train` and `test` (or `eval`, `val`, `valid`, `validation`; any capitalisation) are the two parts. If there
-    are several of the latter, `test` is used; the others are neither trained nor tested on, and a message says so: they
-    stay free for `evaluate` and `calibrate`.
+    are several of the latter, `test` is used, and a message names the others.
     """
     train, test = _find_parts(root, log)
     skipped: list[Skipped] = []
@@ -52,8 +51,7 @@ def image_files_below(folder: Path, skipped: list[Skipped]) -> list[str]:
 def _find_parts(root: Path, log: Log) -> tuple[Path, Path | None]:
     """Return the folders of the training and the test part; (root, None) if it is not divided.
 
-    A folder called train is the training part if it holds folders and no images, and a test part or nothing else stands
-    beside it. Otherwise it may be a class of trains.
+    A folder `train` that holds images, or has other folders but no test part beside it, may be a class of trains.
     """
     folders = _subfolders(root)
     by_name = {folder.name.casefold(): folder for folder in folders}
@@ -70,24 +68,20 @@ def _find_parts(root: Path, log: Log) -> tuple[Path, Path | None]:
 
 
 def _files_by_class(folder: Path, skipped: list[Skipped], log: Log) -> dict[str, list[str]]:
-    """Return {class: files} without the empty ones.
-
-    Names are compared in Unicode's composed form, because file systems differ in theirs.
-    """
+    """Return {class: files} without the empty ones."""
     others: Counter[str] = Counter()
     files: dict[str, list[str]] = {}
     for path in _subfolders(folder):
-        name = unicodedata.normalize("NFC", path.name)
+        name = unicodedata.normalize("NFC", path.name)  # file systems differ in their form
         files[name] = sorted(files.get(name, []) + _walk(str(path), skipped, others))
     if files:
         skipped += [(path, "in no class folder") for path in _images_directly_in(folder)]
     skipped.sort()
     if others:
-        names = ", ".join(name for name, _ in others.most_common(5)) + (", ..." if len(others) > 5 else "")
-        n = others.total()
-        log(f"skipped {n} {'entry' if n == 1 else 'entries'} below {folder} that are not images: {names}")
+        names = ", ".join(name for name, _ in others.most_common(5)) + ", ..." * (len(others) > 5)
+        log(f"skipped what is no image below {folder}, {others.total():,} in all: {names}")
     if empty := [repr(name) for name, of_class in files.items() if not of_class]:
-        names = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
+        names = ", ".join(empty[:5]) + ", ..." * (len(empty) > 5)
         log(f"skipped {count(len(empty), 'class folder')} without images in {folder}: {names}")
     return {name: of_class for name, of_class in files.items() if of_class}
 

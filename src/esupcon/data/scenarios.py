@@ -1,8 +1,4 @@
-"""Draw hard settings from a data set: few samples, rare classes, wrong labels, and a held-out part.
-
-Each setting is a pure function of labels and a generator. ``Scenario`` applies them in a fixed order and records what
-was drawn; ``prepare`` also sets aside held-out rows.
-"""
+"""Draw hard settings from a data set: few samples, rare classes, wrong labels, and a held-out part."""
 
 from __future__ import annotations
 
@@ -25,13 +21,11 @@ Labels = NDArray[np.integer]
 
 
 def low_sample(labels: ArrayLike, n_train: int, rng: np.random.Generator) -> Indices:
-    """Return ascending indices of exactly ``n_train`` samples, stratified by class.
+    """Return ascending indices of exactly ``n_train`` samples, stratified by class; at least one of each if possible.
 
-    Class k of N_k among N samples gets n_train N_k / N of them, rounded by largest remainder with ties drawn by the
-    generator; if ``n_train`` is at least the number of classes, every class gets at least one. With equal class sizes
-    and one generator state, a smaller sample is part of a larger one.
+    With equal class sizes and one generator state, a smaller sample is part of a larger one.
     """
-    truth = _checked(labels, rng, n_train=n_train)
+    truth = _checked(labels, n_train=n_train)
     if n_train > len(truth):
         raise ValueError(f"n_train is {n_train}, and there are {len(truth)} samples. Pass a smaller n_train.")
     classes, counts = np.unique(truth, return_counts=True)
@@ -41,16 +35,12 @@ def low_sample(labels: ArrayLike, n_train: int, rng: np.random.Generator) -> Ind
 
 
 def imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator) -> Indices:
-    """Return ascending indices that make half of the classes rare.
-
-    The generator draws floor(K / 2) of K classes and keeps round(imbalance_rate * N_k) samples of each, at least one.
-    The other classes stay complete.
-    """
+    """Return ascending indices that make half of the classes rare: each keeps this share of its samples, or one."""
     return _imbalance(labels, imbalance_rate, rng)[0]
 
 
 def _imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator) -> tuple[Indices, Labels]:
-    truth = _checked(labels, rng, imbalance_rate=imbalance_rate)
+    truth = _checked(labels, imbalance_rate=imbalance_rate)
     classes = _at_least_two_classes(truth)
     scarce = np.sort(rng.choice(classes, size=len(classes) // 2, replace=False))
     keep = np.ones(len(truth), dtype=bool)
@@ -63,13 +53,11 @@ def _imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generato
 def label_noise(labels: ArrayLike, noise_rate: float, rng: np.random.Generator, kind: NoiseKind = "shuffle") -> Labels:
     """Return the labels with exactly round(noise_rate * N) of them wrong.
 
-    - ``shuffle``: the chosen labels are permuted among themselves so that every one changes class; the number of
-      samples with each label stays. Samples are drawn uniformly, except that no class may hold more than half of the
-      chosen ones: otherwise there is no such permutation.
+    - ``shuffle``: the chosen labels are permuted so that every one changes class; no class may hold more than half.
     - ``symmetric``: each chosen label becomes one of the other classes, uniformly.
     - ``pair``: each chosen label becomes the next class in ascending order, the last one the first.
     """
-    truth = _checked(labels, rng, noise_rate=noise_rate, noise_kind=kind)
+    truth = _checked(labels, noise_rate=noise_rate, noise_kind=kind)
     n_wrong = round(float(noise_rate) * len(truth))
     noisy = truth.copy()
     if n_wrong == 0:
@@ -97,11 +85,9 @@ class ScenarioResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """The hard settings of one run; None switches a setting off.
+    """The hard settings of one run, applied in this order: rare classes, ``n_train`` of the rest, wrong labels.
 
-    They are applied in this order: rare classes, then ``n_train`` of the remaining samples, then wrong labels among
-    those. So exactly ``n_train`` samples are trained on, with exactly that share of wrong labels. Each setting has its
-    own generator derived from ``seed``, so switching one on or off does not redraw the others.
+    Each has its own generator derived from ``seed``, so switching one on or off (None) does not redraw the others.
     """
 
     n_train: int | None = None
@@ -153,11 +139,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(dataset: Dataset, scenario: Scenario, validation_fraction: float, seed: int) -> Prepared:
-    """Apply a scenario to the training part, then hold out a stratified share of its rows. No image is copied.
-
-    The held-out rows are drawn after the scenario and have the same share of wrong labels: with noisy labels there are
-    no clean ones to validate on either. `n_train` counts both parts.
-    """
+    """Apply a scenario to the training part, then hold out a stratified share of its rows, wrong labels included."""
     if not 0 <= validation_fraction < 1:
         raise ValueError(f"validation_fraction must be at least 0 and below 1; got {validation_fraction}.")
     indices, noisy, drawn = scenario.apply(dataset.y_train)
@@ -177,10 +159,7 @@ def prepare(dataset: Dataset, scenario: Scenario, validation_fraction: float, se
 
 
 def _quotas(sizes: list[int], n: int, order: NDArray[np.int64]) -> list[int]:
-    """Return the number of each class: n * sizes / N by largest remainder, then at least one each if n allows.
-
-    ``order`` decides ties. Integers throughout, so no share is lost to rounding.
-    """
+    """Return n * sizes / N by largest remainder, ties by ``order``, then at least one of each class if n allows."""
     total = sum(sizes)
     quotas = [n * size // total for size in sizes]
     by_remainder = sorted(order.tolist(), key=lambda k: -(n * sizes[k] % total))
@@ -217,9 +196,8 @@ def _shuffle_choice(codes: NDArray[np.intp], n_wrong: int, rng: np.random.Genera
 def _class_derangement(codes: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.intp]:
     """Return a random permutation of the codes in which no place keeps its class.
 
-    A plain permutation is repaired class by class: places of class c that received c are swapped with random places
-    that neither are nor received c. If t places are of class c and s of them received c, there are len - 2 t + s such
-    places, which is enough because t is at most half; and no repair undoes another.
+    It is repaired class by class: places of class c that received c are swapped with random places that neither are nor
+    received c. There are enough of these because at most half of the places are of class c.
     """
     dealt = rng.permutation(codes)
     for c in rng.permutation(np.unique(codes)):
@@ -242,14 +220,12 @@ def _at_least_two_classes(labels: Labels) -> Labels:
     return classes
 
 
-def _checked(labels: ArrayLike, rng: object = None, **settings: Any) -> Labels:
+def _checked(labels: ArrayLike, **settings: Any) -> Labels:
     """Return the labels as an array, after a check of all arguments."""
     values = np.asarray(labels)
     if values.ndim != 1 or not len(values) or not np.issubdtype(values.dtype, np.integer):
         got = f"{values.dtype} of shape {values.shape}"
         raise ValueError(f"labels must be a one-dimensional array of integers, not empty; got {got}.")
-    if not isinstance(rng, np.random.Generator | None):
-        raise ValueError(f"rng must be a numpy.random.Generator; got {rng!r}. Pass numpy.random.default_rng(0).")  # noqa: TRY004
     _check_settings(**settings)
     return values
 

@@ -11,7 +11,7 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from esupcon._console import Log, count, printable, usable_cores
 from esupcon._io import NotPlainArrays, array_names, check_memory, file_digest, read_arrays
-from esupcon._split import Indices
 from esupcon.data import DataOptions
 from esupcon.data.decode import Encoded, Skipped
 
@@ -69,15 +68,12 @@ def stamp_of(path: str) -> tuple[int, int, int]:
     return (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-SPLIT_OPTIONS: tuple[str, ...] = ("split_seed", "test_fraction")
-
-
 @dataclass
 class Source:
     """Labelled images: in files still to be decoded, or a uint8 array (n, C, H, W).
 
-    The first `n_train` are the training part; None means that there is no test part. Then `split` draws one from the
-    labels, or a stratified part is drawn if it is None. `drawn_by` are the options that decide it.
+    The first `n_train` are the training part. If it is None, there is no test part: `n_per_class` images of each class
+    are drawn for training, or a stratified test part if that is None too.
     """
 
     images: ImageFiles | NDArray[np.uint8]
@@ -85,8 +81,7 @@ class Source:
     classes: tuple[str, ...]
     n_train: int | None = None
     skipped: list[Skipped] = field(default_factory=list)
-    split: Callable[[NDArray[np.int64]], tuple[Indices, Indices]] | None = None
-    drawn_by: tuple[str, ...] = SPLIT_OPTIONS
+    n_per_class: int | None = None
 
     def digest(self) -> str:
         """Return the SHA-256 of the images as stored, their labels, class names and parts; paths do not matter."""
@@ -128,8 +123,7 @@ def encode_labels(
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the labels of both parts, one after the other, as numbers below K, and the names of the K classes.
 
-    With `classes`, whole numbers index them and text must be one of them. Without, the classes are the values found in
-    `train`, in order. A label that only test images have is refused.
+    With `classes`, whole numbers index them and text is one of them; without, they are the values found in `train`.
     """
     parts = [_checked_labels(part, source) for part in (train, test) if part is not None]
     textual = any(part.dtype.kind == "U" for part in parts)
@@ -179,10 +173,7 @@ _PARTS = dict.fromkeys(TRAIN_NAMES, "train") | {name: "val" if name[:3] == "val"
 
 
 def read_csv(file: Path, options: DataOptions, log: Log) -> Source:
-    """Read a table with a header line and columns of path and label; paths are relative to the file's folder.
-
-    A column called split (train, test or val) gives the parts.
-    """
+    """Read a table with columns of path, relative to the file's folder, label and maybe split (train, test or val)."""
     (_, header), *rows = _csv_rows(file)
     head = [cell.strip().casefold() for cell in header]
 
@@ -190,10 +181,8 @@ def read_csv(file: Path, options: DataOptions, log: Log) -> Source:
         names = usual if wanted is None else (wanted.casefold(),)
         return next((head.index(name) for name in names if name in head), None)
 
-    path_at, label_at = (
-        find_column(options.image_column, _PATH_HEADINGS),
-        find_column(options.label_column, _LABEL_HEADINGS),
-    )
+    path_at = find_column(options.image_column, _PATH_HEADINGS)
+    label_at = find_column(options.label_column, _LABEL_HEADINGS)
     split_at = find_column(None, _SPLIT_HEADINGS)
     if path_at is None or label_at is None:
         columns = f"{file} has the columns {', '.join(map(repr, header))}: which are path and label?"
@@ -255,11 +244,7 @@ _ARRAYS = {
 
 
 def read_npz(file: Path, options: DataOptions, log: Log) -> Source:
-    """Read x_train, y_train and optionally x_test, y_test and classes.
-
-    Images are NHWC, NCHW or NHW; `layout` decides if the shape is ambiguous. Floats are read as 0 to 1 if none is above
-    1, else as 0 to 255.
-    """
+    """Read x_train, y_train and optionally x_test, y_test and classes; images are NHWC, NCHW or NHW."""
     try:
         held = {name.lower(): name for name in array_names(file)}
         found = {name: next((held[one] for one in usual if one in held), "") for name, usual in _ARRAYS.items()}
