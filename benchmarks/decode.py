@@ -60,7 +60,7 @@ def plain_pillow(paths: list[str], size: int) -> None:
 def decoding(paths: list[str], size: int, workers: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = np.memmap(Path(folder) / "images.u8", np.uint8, mode="w+", shape=(len(paths), 3, size, size))
-        unreadable, _ = decode_images(paths, rows, DecodeSpec(size, size), workers=workers)
+        unreadable = decode_images(paths, rows, DecodeSpec(size, size), workers=workers)
         if unreadable:
             raise SystemExit(f"{len(unreadable)} files are unreadable; a benchmark needs intact ones")
 

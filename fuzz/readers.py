@@ -107,7 +107,7 @@ def _encoded_images() -> list[bytes]:
 def _decode(folder: Path, content: bytes) -> object:
     rows = np.zeros((1, 3, 8, 8), np.uint8)
     image_dimensions(content, 10**6)
-    return decode_images([content], rows, DecodeSpec(8, 8, 3, max_pixels=10**6))[0]
+    return decode_images([content], rows, DecodeSpec(8, 8, 3, max_pixels=10**6))
 
 
 def _npz(**arrays: Any) -> bytes:
