@@ -479,7 +479,10 @@ def _drawn_with(name: str) -> Read:
         path = store / _place(_example(), name).relative_to(_example())
         path.write_bytes(content)
         found = read_content(store, (), "fuzz")
-        drawn = {one.key: [vars(card) for option in one.options for card in option.cards] for one in sections(found)}
+        drawn = {
+            one.key: [vars(card) for option in one.options for card in option.cards]
+            for one in sections(found.drawn, found.methods)
+        }
         text = json_block(drawn)
         for problem in found.problems:
             raise ValueError(problem)

@@ -29,7 +29,7 @@ def row(method: str = "ce", seed: int = 0, *, dataset: str = "cifar10", setting:
     place = {"table": "full", "profile": "cpu", "dataset": dataset, "setting": setting, "method": method, "seed": seed}
     place |= {name: given.pop(name) for name in list(given) if name in Row.model_fields}
     n_train = None if setting == "full" else 1 + zlib.crc32(setting.encode())  # settings differ, so must keys
-    train = TrainSpec(method=method, seed=seed, **{"threads": 1, **place.get("grid", {}), **given})
+    train = TrainSpec(method=method, seed=seed, **{"threads": 1, **given})
     return Row(**place, spec=RunSpec(source=dataset, n_train=n_train, train=train))
 
 
@@ -152,7 +152,7 @@ def write_everything(root: Path, classes: Sequence[str] = CLASSES) -> Store:
     grid = [{"temperature": t, "lr": lr, "batch_size": b} for t in (0.1, 0.3) for lr in (0.1, 0.3) for b in (64, 256)]
     write(
         [
-            row(m, 0, table="sensitivity", setting=", ".join(f"{k}={v}" for k, v in point.items()), grid=point)
+            row(m, 0, table="sensitivity", setting=", ".join(f"{k}={v}" for k, v in point.items()), **point)
             for point in grid
             for m in METHODS
         ],
@@ -161,7 +161,7 @@ def write_everything(root: Path, classes: Sequence[str] = CLASSES) -> Store:
     )
     write(
         [
-            row(m, 0, table="complexity", setting=f"batch_size={b}", grid={"batch_size": b}, steps=20)
+            row(m, 0, table="complexity", setting=f"batch_size={b}", batch_size=b, steps=20)
             for b in (64, 256)
             for m in METHODS
         ],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from report_stores import METHODS, Filler, Left, note_plan, row, write_run
+from report_stores import Filler, Left, note_plan, row, write_run
 from sklearn.manifold import TSNE, trustworthiness
 from sklearn.metrics import confusion_matrix
 
@@ -22,7 +22,8 @@ from esupcon.report.projection import Embedding, sample, tsne
 
 
 def sections_of(root: Path) -> dict[str, Section]:
-    return {section.key: section for section in sections(read(root))}
+    content = read(root)
+    return {section.key: section for section in sections(content.drawn, content.methods)}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def draw(store: Store) -> Callable[..., tuple[Option, Any]]:
     return run
 
 
-@pytest.mark.parametrize("key", ["reliability", "curves", "cost", "sensitivity", "classes", "embedding", "confusion"])
+@pytest.mark.parametrize("key", ["reliability", "curves", "embedding", "confusion"])
 def test_figures_are_valid_titled_and_not_empty(drawn: dict[str, Section], key: str) -> None:
     section = drawn[key]
     assert section.title and section.hint.endswith(".") and section.options
@@ -110,57 +111,9 @@ def test_classes_with_most_errors_are_shown_and_the_rest_summed(draw: Callable[.
     assert option.cards[0].figure["width"] > 15 * 21, "every name has room, also on a narrow screen"
 
 
-def test_heat_maps_show_the_cells_at_their_place(drawn: dict[str, Section], whole_store: Path) -> None:
-    options = drawn["sensitivity"].options
-    assert [option.label for option in options] == [f"Sensitivity: CIFAR-10, batch_size={b}" for b in (64, 256)]
-    assert [card.method for card in options[1].cards] == list(METHODS)
-    (table,) = read(whole_store, ["sensitivity"]).tables
-    card = options[1].cards[-1]
-    (trace,) = card.figure["data"]
-    for i, temperature in enumerate((0.1, 0.3)):
-        for j, lr in enumerate((0.1, 0.3)):
-            point = {"temperature": temperature, "lr": lr, "batch_size": 256}
-            at = next(n for n, column in enumerate(table.columns) if column.grid == point)
-            assert trace["z"][i][j] == pytest.approx(table.panels[0].cells["esupcon"][at].summary.mean, abs=1e-3)
-    assert card.figure["layout"]["yaxis"]["ticktext"] == ["0.1", "0.3"]
-    scales = {(c.figure["data"][0]["zmin"], c.figure["data"][0]["zmax"]) for c in options[1].cards}
-    assert len(scales) == 1, "all maps share one scale"
-
-
-def test_only_planned_positions_of_a_grid_are_drawn(store: Store) -> None:
-    """A missing run is a gap, one axis has no map, and 12 of the 12 ** 12 positions that a plan claims are visited."""
-    points: list[dict[str, Any]] = [{"temperature": t, "lr": lr} for t in (0.3, 0.1) for lr in (0.1, 0.3)]
-    points += [{"lr": 0.1}, {"lr": 0.3}, *({f"axis{i}": i + 100 * n for i in range(12)} for n in range(12))]
-    settings = [", ".join(f"{name}={value}" for name, value in point.items()) for point in points]
-    rows = [row("ce", 0, table="own", setting=text) for text in settings]
-    rows = [one.model_copy(update={"grid": point}) for one, point in zip(rows, points, strict=True)]
-    note_plan(store, rows)
-    for one in rows[1:]:
-        write_run(store, one, Left(predictions=False, embedding=False))
-    options = sections_of(store.root)["sensitivity"].options
-    assert len(options) == 1 + 12 and all(len(option.cards) == 1 for option in options)
-    (trace,) = options[0].cards[0].figure["data"]
-    assert trace["z"][1][0] is None and trace["text"][1][0] == "" and trace["z"][0][0] == 75.0
-
-
-def test_scarce_classes_are_averaged(drawn: dict[str, Section], whole_store: Path) -> None:
-    (option,) = drawn["classes"].options
-    (column,) = read(whole_store, ["imbalanced"]).drawn
-    means = []
-    for run in column.all_runs["ce"]:
-        accuracies = [100 * entry.accuracy for entry in run.result.metrics.test.per_class]
-        means.append((accuracies[0] + accuracies[2]) / 2)
-    trace = option.cards[0].figure["data"][0]
-    assert trace["meta"] == {"method": "ce"} and trace["y"][0] == pytest.approx(np.mean(means), abs=0.01)
-
-
-def test_missing_data_is_explained(store: Store, fill: Filler) -> None:
-    fill({"ce": [70.0]}, Left(predictions=False, embedding=False, epochs=None, peak=None))
-    found = sections_of(store.root)
-    for key in ("reliability", "curves", "sensitivity", "classes", "embedding", "confusion"):
-        assert not found[key].options and found[key].missing.endswith(".")
-    (card,) = found["cost"].options[0].cards
-    assert card.title == "Training time of a run" and card.figure["data"][0]["y"] == [12.5]
+def test_section_without_data_is_left_out(store: Store, fill: Filler) -> None:
+    fill({"ce": [70.0]}, Left(predictions=False, embedding=False, epochs=None))
+    assert sections_of(store.root) == {}
 
 
 # --- Projections to a plane, against those of scikit-learn -----------------------------------------------------------

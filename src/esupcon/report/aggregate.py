@@ -4,8 +4,7 @@ A cell holds the runs of one method in one column, one per seed. With x_s the fi
 
     mean = 1/n Σ_s x_s,   deviation = sqrt(1/(n-1) Σ_s (x_s - mean)²)   (none for n = 1)
     gain_s = x_s - b_s, b_s the baseline's figure of the same seed; its mean and deviation likewise
-    p = P(|T| > |mean gain| / (deviation of gain / sqrt n)), T of Student's distribution with n - 1 degrees
-    interval = mean gain ± t · deviation of gain / sqrt n, with P(|T| > t) = 0.05
+    interval = mean gain ± t · deviation of gain / sqrt n, P(|T| > t) = 0.05 with Student's T of n - 1 degrees
 """
 
 from __future__ import annotations
@@ -33,19 +32,35 @@ _ROUNDING = 1e-9  # equal figures in per cent differ by less than this
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a run that a table can show: `of` returns it in `unit`, or None if the run does not have it.
+    """A figure of a run that a table can show.
 
-    A gain is the difference to the baseline or, if `relative`, that difference in per cent of the baseline.
+    `of` names its place in the result, or computes it; shares are shown in per cent. `paper` names the published figure
+    in the plan. A gain is the difference to the baseline or, if `relative`, the difference in per cent of the baseline.
     """
 
     key: str
     title: str
-    unit: str
-    digits: int
-    lower_is_better: bool
-    of: Callable[[StoredRun], float | None]
-    paper: Callable[[Row], float | None] = lambda row: None  # the published figure
+    of: str | Callable[[StoredRun], float | None]
+    unit: str = "%"
+    digits: int = 1
+    lower_is_better: bool = False
+    paper: str = ""
     relative: bool = False
+
+    def value(self, run: StoredRun) -> float | None:
+        """Return the figure of a run in `unit`; None if the run does not have it."""
+        found: Any = run.result
+        if isinstance(self.of, str):
+            for name in self.of.split("."):
+                found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
+        else:
+            found = self.of(run)
+        return None if found is None else round(100 * found, 9) if self.unit == "%" else float(found)
+
+    def published(self, row: Row) -> float | None:
+        """Return the figure that the paper printed; accuracies are stored in per cent, errors as shares."""
+        found: float | None = getattr(row, self.paper, None)
+        return round(100 * found, 9) if found is not None and self.paper == "paper_ece" else found
 
     def gain(self, value: float, baseline: float) -> float:
         """Return the gain of a figure over the baseline's."""
@@ -68,7 +83,7 @@ def step_milliseconds(run: StoredRun) -> float | None:
     return 1000 * sum(seconds for seconds, _ in known) / n_steps if 0 < n_steps < math.inf else None
 
 
-def peak_megabytes(run: StoredRun) -> float | None:
+def _peak_megabytes(run: StoredRun) -> float | None:
     """Return the peak memory of training; None if another run trained the encoder, since the peak lies there."""
     provenance = run.result.provenance
     if provenance.reused_seconds or provenance.peak_memory_bytes is None:
@@ -76,71 +91,46 @@ def peak_megabytes(run: StoredRun) -> float | None:
     return provenance.peak_memory_bytes / 2**20
 
 
-def _percent(share: float | None) -> float | None:
-    return None if share is None else round(100 * share, 9)
-
-
-_ACCURACY = Measure(
-    *("accuracy", "Accuracy on the test set", "%", 1, False),
-    of=lambda run: _percent(run.accuracy),
-    paper=lambda row: row.paper_accuracy,
-)
-_HELD_OUT = Measure(  # a table for choosing settings shows nothing of the test set
-    *("held_out", "Accuracy on held-out training samples", "%", 1, False),
-    of=lambda run: _percent(found.accuracy if (found := run.result.metrics.held_out) else None),
-)
-_ECE = Measure(
-    *("ece", "ECE after calibration", "%", 2, True),
-    of=lambda run: _percent(found.ece_after if (found := run.result.calibration.paper) else None),
-    paper=lambda row: _percent(row.paper_ece),
-)
-_ECE_BEFORE = Measure(
-    *("ece_before", "ECE before calibration", "%", 2, True),
-    of=lambda run: _percent(found.ece_before if (found := run.result.calibration.paper) else None),
-)
-
-
-def _extra(key: str, title: str) -> Measure:
-    return Measure(key, title, "%", 1, False, of=lambda run: _percent(run.result.extra.get(key)))
-
-
-def worst_recall(run: StoredRun) -> float | None:
-    """Return the recall of the class that is recognised worst."""
+def _worst_recall(run: StoredRun) -> float | None:
     test = run.result.metrics.test
-    known = [one.accuracy for one in test.per_class if one.accuracy is not None] if test else []
-    return _percent(min(known, default=None))
+    return min((one.accuracy for one in test.per_class if one.accuracy is not None), default=None) if test else None
 
 
-def new_class_accuracy(run: StoredRun) -> float | None:
+def _new_classes(run: StoredRun) -> float | None:
     """Return the mean of the accuracies on old and on added classes."""
-    old, new = (run.result.extra.get(name) for name in ("new_old", "new_new"))
-    return None if old is None or new is None else _percent((old + new) / 2)
+    found = [run.result.extra[name] for name in ("new_old", "new_new") if name in run.result.extra]
+    return fmean(found) if len(found) == 2 else None
 
 
-_STUDY = (
-    *(_ACCURACY, Measure("worst_recall", "Recall of the worst class", "%", 1, False, of=worst_recall)),
-    Measure(
-        *("nll", "Negative log likelihood before calibration", "nats", 3, True),
-        of=lambda run: found.nll if (found := run.result.metrics.test) else None,
-    ),
-    Measure(
-        *("nll_after", "Negative log likelihood after calibration", "nats", 3, True),
-        of=lambda run: found.nll_after if (found := run.result.calibration.paper) else None,
-    ),
-    *(_ECE_BEFORE, _ECE),
-    _extra("knn_accuracy", "Accuracy of the 20 nearest training images"),
-    _extra("recall_at_1", "Recall@1 among test images"),
-    _extra("map_at_r", "mAP@R among test images"),
-    _extra("unknown_auroc", "AUROC of images of another data set"),
-    Measure("new_classes", "Accuracy on old and ten added classes", "%", 1, False, of=new_class_accuracy),
-    _extra("transfer", "Accuracy on another data set, logistic regression"),
-)
-_STEP_TIME = Measure("step_time", "Time of a training step", "ms", 1, True, of=step_milliseconds, relative=True)
-_MEMORY = Measure("memory", "Peak memory", "MB", 0, True, of=peak_megabytes, relative=True)
+_ACCURACY = Measure("accuracy", "Accuracy on the test set", "metrics.test.accuracy", paper="paper_accuracy")
+_ERROR: dict[str, Any] = {"digits": 2, "lower_is_better": True}
+_NATS: dict[str, Any] = {"unit": "nats", "digits": 3, "lower_is_better": True}
+_COST: dict[str, Any] = {"lower_is_better": True, "relative": True}
+_ECE = Measure("ece", "ECE after calibration", "calibration.paper.ece_after", **_ERROR, paper="paper_ece")
+_ECE_BEFORE = Measure("ece_before", "ECE before calibration", "calibration.paper.ece_before", **_ERROR)
 # A table names one of these keys and is shown once for each of its measures.
 PANELS = {
-    **{"accuracy": (_ACCURACY,), "held_out": (_HELD_OUT,), "ece": (_ECE, _ECE_BEFORE), "cost": (_STEP_TIME, _MEMORY)},
-    "study": _STUDY,
+    "accuracy": (_ACCURACY,),
+    # A table for choosing settings shows nothing of the test set.
+    "held_out": (Measure("held_out", "Accuracy on held-out training samples", "metrics.held_out.accuracy"),),
+    "ece": (_ECE, _ECE_BEFORE),
+    "cost": (
+        Measure("step_time", "Time of a training step", step_milliseconds, "ms", **_COST),
+        Measure("memory", "Peak memory", _peak_megabytes, "MB", 0, **_COST),
+    ),
+    "study": (
+        _ACCURACY,
+        Measure("worst_recall", "Recall of the worst class", _worst_recall),
+        Measure("nll", "Negative log likelihood before calibration", "metrics.test.nll", **_NATS),
+        Measure("nll_after", "Negative log likelihood after calibration", "calibration.paper.nll_after", **_NATS),
+        *(_ECE_BEFORE, _ECE),
+        Measure("knn_accuracy", "Accuracy of the 20 nearest training images", "extra.knn_accuracy"),
+        Measure("recall_at_1", "Recall@1 among test images", "extra.recall_at_1"),
+        Measure("map_at_r", "mAP@R among test images", "extra.map_at_r"),
+        Measure("unknown_auroc", "AUROC of images of another data set", "extra.unknown_auroc"),
+        Measure("new_classes", "Accuracy on old and ten added classes", _new_classes),
+        Measure("transfer", "Accuracy on another data set, logistic regression", "extra.transfer"),
+    ),
 }
 
 # --- Tables ----------------------------------------------------------------------------------------------------------
@@ -161,7 +151,6 @@ class Cell:
     n_planned: int
     summary: Summary | None = None
     gain: Summary | None = None  # over the baseline, on common seeds
-    p: float | None = None
     interval: tuple[float, float] | None = None  # of the gain, 95 %
     paper: float | None = None
     paper_gain: float | None = None
@@ -175,7 +164,6 @@ class Column:
     dataset: str
     setting: str
     reduced: str | None  # how the profile makes the paper's setting smaller
-    grid: Mapping[str, Any]  # position on the table's axes, if it has some
     rows: Mapping[str, Sequence[Row]]
 
 
@@ -194,19 +182,19 @@ class Panel:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """All plans of one table and profile, with the cells that the runs fill."""
+    """All plans of one table and profile, with the cells that the runs fill. `plan` is the newest of them."""
 
-    name: str
-    profile: str
-    title: str
-    paper: str
+    plan: Plan
     notes: Sequence[str]
     commands: Sequence[str]
-    baseline: str
     methods: Sequence[str]
     columns: Sequence[Column]
     panels: Sequence[Panel]
     n_done: int
+
+    @property
+    def title(self) -> str:
+        return self.plan.title or self.plan.table
 
     @property
     def rows(self) -> dict[str, Row]:
@@ -224,28 +212,16 @@ def result_tables(plans: Iterable[Plan], runs: Mapping[str, StoredRun]) -> list[
     groups: dict[tuple[str, str], list[Plan]] = {}
     for plan in plans:
         groups.setdefault((plan.table, plan.profile), []).append(plan)
-    tables = [_result_table(group, runs) for group in groups.values()]
-    return sorted(tables, key=lambda table: _ORDER.index(table.name) if table.name in _ORDER else len(_ORDER))
-
-
-def _result_table(plans: Sequence[Plan], runs: Mapping[str, StoredRun]) -> ResultTable:
-    last = plans[-1]
-    columns, notes = _columns(plans)
-    methods = method_order(row.method for plan in plans for row in plan.rows)
-    measures = PANELS.get(last.measure, PANELS["accuracy"])
-    return ResultTable(
-        last.table,
-        last.profile,
-        title=last.title or last.table,
-        paper=last.paper,
-        notes=[*last.notes, *notes],
-        commands=list(dict.fromkeys(plan.command for plan in plans if plan.command)),
-        baseline=last.baseline,
-        methods=methods,
-        columns=columns,
-        panels=[_panel(measure, methods, columns, last.baseline, runs) for measure in measures],
-        n_done=len({row.key for column in columns for rows in column.rows.values() for row in rows} & runs.keys()),
-    )
+    tables = []
+    for group in groups.values():
+        last, (columns, notes) = group[-1], _columns(group)
+        methods = method_order(row.method for plan in group for row in plan.rows)
+        measures = PANELS.get(last.measure, PANELS["accuracy"])
+        panels = [_panel(measure, methods, columns, last.baseline, runs) for measure in measures]
+        commands = list(dict.fromkeys(plan.command for plan in group if plan.command))
+        n_done = len({row.key for column in columns for rows in column.rows.values() for row in rows} & runs.keys())
+        tables.append(ResultTable(last, [*last.notes, *notes], commands, methods, columns, panels, n_done))
+    return sorted(tables, key=lambda one: _ORDER.index(one.plan.table) if one.plan.table in _ORDER else len(_ORDER))
 
 
 def _columns(plans: Sequence[Plan]) -> tuple[list[Column], list[str]]:
@@ -259,7 +235,7 @@ def _columns(plans: Sequence[Plan]) -> tuple[list[Column], list[str]]:
             cells.setdefault((row.dataset, row.setting), {})
     for row in (row for plan in plans for row in plan.rows):
         variants = cells[row.dataset, row.setting].setdefault(row.method, {})
-        settings = _without_seed(row.spec).key
+        settings = _without_seed(row).key
         variants[settings] = {**variants.pop(settings, {}), row.seed: row}  # the newest settings come last
     columns, notes = [], []
     datasets = list(dict.fromkeys(dataset for dataset, _ in cells))
@@ -269,18 +245,17 @@ def _columns(plans: Sequence[Plan]) -> tuple[list[Column], list[str]]:
             *older, newest = variants.values()
             rows[method] = [newest[seed] for seed in sorted(newest)]
             if older:
-                now, before = (_without_seed(next(iter(seeds.values())).spec) for seeds in (newest, older[-1]))
+                now, before = (_without_seed(next(iter(seeds.values()))) for seeds in (newest, older[-1]))
                 notes.append(
                     f"{method_title(method)} on {dataset_title(dataset)}, {setting}: {now.difference(before)}. "
                     f"{count(sum(map(len, older)), 'run')} with other settings than the newest are not shown."
                 )
-        first = next(iter(rows.values()))[0]
-        columns.append(Column(dataset, setting, first.reduced, first.grid, rows))
+        columns.append(Column(dataset, setting, next(iter(rows.values()))[0].reduced, rows))
     return columns, notes
 
 
-def _without_seed(spec: RunSpec) -> RunSpec:
-    return spec.model_copy(update={"train": spec.train.model_copy(update={"seed": 0})})
+def _without_seed(row: Row) -> RunSpec:
+    return row.spec.model_copy(update={"train": row.spec.train.model_copy(update={"seed": 0})})
 
 
 def _panel(
@@ -292,22 +267,20 @@ def _panel(
         paper: dict[str, float | None] = {baseline: None}
         for method in methods:
             rows = column.rows.get(method, ())
-            found = {row.seed: measure.of(runs[row.key]) for row in rows if row.key in runs}
+            found = {row.seed: measure.value(runs[row.key]) for row in rows if row.key in runs}
             values[method] = {seed: value for seed, value in found.items() if value is not None}
-            paper[method] = next(map(measure.paper, rows), None)
+            paper[method] = measure.published(rows[0]) if rows else None
         means = {method: summary_of(list(of_seed.values())) for method, of_seed in values.items()}
         best = best_methods({method: one.mean for method, one in means.items() if one}, measure.lower_is_better)
         base, base_paper = values[baseline], paper[baseline]
         for method in methods:
-            gain = paper_gain = None
+            gain, paper_gain, own = None, None, paper[method]
             if method != baseline:
                 pairs = [(value, base[seed]) for seed, value in values[method].items() if seed in base]
                 gain = summary_of([measure.gain(*pair) for pair in pairs if not measure.relative or pair[1] > 0])
-                own = paper[method]
                 paper_gain = None if own is None or base_paper is None else measure.gain(own, base_paper)
             n_planned, is_best = len(column.rows.get(method, ())), method in best
-            p, interval = paired_test(gain) or (None, None)
-            cells[method].append(Cell(n_planned, means[method], gain, p, interval, paper[method], paper_gain, is_best))
+            cells[method].append(Cell(n_planned, means[method], gain, paired_interval(gain), own, paper_gain, is_best))
     return Panel(measure, cells, {method: _average(row) for method, row in cells.items()})
 
 
@@ -324,16 +297,14 @@ def summary_of(values: Sequence[float]) -> Summary | None:
     return Summary(len(values), fmean(values), stdev(values) if len(values) > 1 else None) if values else None
 
 
-def paired_test(gain: Summary | None) -> tuple[float, tuple[float, float]] | None:
-    """Return the two-sided p and the 95 % interval of the paired t-test; None for one seed, and for equal differences:
-    t is undefined."""
+def paired_interval(gain: Summary | None) -> tuple[float, float] | None:
+    """Return the 95 % interval of the paired t-test; None for one seed and for equal differences: t is undefined."""
     if gain is None or gain.deviation is None or gain.deviation <= _ROUNDING * max(1.0, abs(gain.mean)):
         return None
-    from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import
 
-    error = gain.deviation / math.sqrt(gain.n)
-    half = float(stdtrit(gain.n - 1, 0.975)) * error
-    return float(2 * stdtr(gain.n - 1, -abs(gain.mean / error))), (gain.mean - half, gain.mean + half)
+    half = float(stdtrit(gain.n - 1, 0.975)) * gain.deviation / math.sqrt(gain.n)
+    return gain.mean - half, gain.mean + half
 
 
 def best_methods(means: Mapping[str, float], lower_is_better: bool) -> set[str]:

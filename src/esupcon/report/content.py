@@ -15,7 +15,7 @@ from esupcon._console import count, duration, printable
 from esupcon._io import array_names, read_arrays
 from esupcon.doctor import SEVERITIES, Finding
 from esupcon.experiments.store import StoredRun, read_contents
-from esupcon.probability import Predictions
+from esupcon.probability import CalibrationFigures, Predictions
 from esupcon.report.aggregate import ResultTable, result_tables
 from esupcon.report.format import dataset_title, listed, method_order, method_title
 from esupcon.report.projection import Embedding, sample
@@ -27,27 +27,29 @@ Confusion = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]  # true an
 
 
 @dataclass(frozen=True)
+class DrawnRun:
+    """What the figures show of one run."""
+
+    history: Sequence[Mapping[str, Any]]
+    calibration: CalibrationFigures | None
+    confusion: Confusion | None
+    embedding: Embedding | None
+
+
+@dataclass(frozen=True)
 class DrawnColumn:
-    """A column whose single runs are drawn: `runs` of one seed by method, `all_runs` of every seed."""
+    """A column of which one run of each method is drawn. `classes` are in the order of the logits."""
 
     label: str
-    runs: Mapping[str, StoredRun]
-    all_runs: Mapping[str, Sequence[StoredRun]]
     note: str  # which seed, and which methods are missing
-    confusions: Mapping[str, Confusion]
-    embeddings: Mapping[str, Embedding]
-
-    @property
-    def classes(self) -> list[str]:
-        """Names of the classes in the order of the logits."""
-        return [printable(name) for name in next(iter(self.runs.values())).result.data.classes]
+    classes: Sequence[str]
+    runs: Mapping[str, DrawnRun]
 
 
 @dataclass(frozen=True)
 class Content:
     """What a report shows, whatever its format."""
 
-    path: Path
     runs: Mapping[str, StoredRun]  # of the tables shown
     tables: Sequence[ResultTable]
     drawn: Sequence[DrawnColumn]
@@ -56,39 +58,22 @@ class Content:
     unfinished: Sequence[tuple[str, str]]  # run, and why it is missing
     problems: Sequence[str]  # a line for each run, plan or file that cannot be read
     facts: Sequence[tuple[str, str]]  # how the results were produced
-    n_done: int
     n_planned: int
-    n_unplanned: int
 
     @property
     def methods(self) -> list[str]:
         return method_order(method for table in self.tables for method in table.methods)
 
     @property
-    def summary(self) -> str:
-        """What was run, in one sentence."""
-        if not self.tables:
-            return f"{count(self.n_unplanned, 'run')} outside any table."
-        datasets = dict.fromkeys(dataset_title(column.dataset) for table in self.tables for column in table.columns)
-        n_seeds = len({row.seed for table in self.tables for row in table.rows.values()})
-        return (
-            f"{count(len(self.methods), 'method')} ({listed([method_title(one) for one in self.methods])}) on "
-            f"{listed(list(datasets))}, {'up to ' if n_seeds > 1 else ''}{count(n_seeds, 'seed')}, "
-            f"in {count(len(self.tables), 'table')}."
-        )
-
-    @property
     def completeness(self) -> str:
         """How many of the planned runs are finished, in one sentence."""
-        if self.n_planned == 0:
-            return f"{count(self.n_unplanned, 'run')}, none of them planned."
-        return f"{self.n_done:,} of {count(self.n_planned, 'planned run')} finished."
+        return f"{len(self.runs):,} of {count(self.n_planned, 'planned run')} finished."
 
 
 def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
     """Read a store or a study. `tables` selects tables by name or by name-profile, such as `full-cpu`.
 
-    Damaged runs, plans and files are left out and named in `problems`.
+    Damaged runs, plans and files are left out and named in `problems`. So are runs that no plan names.
     """
     found = read_contents(store)
     names = [{plan.table, f"{plan.table}-{plan.profile}"} for plan in found.plans]
@@ -102,47 +87,41 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
         for table in results
         for key, row in table.rows.items()
     }
-    runs = {key: run for key, run in found.runs.items() if key in planned} if results else found.runs
+    runs = {key: run for key, run in found.runs.items() if key in planned}
     problems = list(found.problems)
     drawn, n_not_drawn = _drawn_columns(results, runs, problems)
-    unfinished = []
-    for key, name in planned.items():
-        if key not in runs:
-            otherwise = f"failed: {found.failures[key]}" if key in found.failures else "not run yet"
-            reason = next((f"damaged: {line}" for line in found.problems if key in line), otherwise)
-            unfinished.append((name, printable(reason)))
+    reasons = {key: f"failed: {error}" for key, error in found.failures.items()}
+    for key in planned.keys() - runs.keys():
+        reasons.update((key, f"damaged: {line}") for line in found.problems if key in line)
     facts = [("this report", command)] if command else []
-    facts += [(f"{table.name}, {table.profile}", line) for table in results for line in table.commands]
+    facts += [(f"{table.plan.table}, {table.plan.profile}", line) for table in results for line in table.commands]
     facts += [("source", str(store)), *_provenance(runs.values())]
     return Content(
-        path=store,
         runs=runs,
         tables=results,
         drawn=drawn,
         n_not_drawn=n_not_drawn,
         findings=_grouped_findings(runs, planned),
-        unfinished=unfinished,
+        unfinished=[
+            (name, printable(reasons.get(key, "not run yet"))) for key, name in planned.items() if key not in runs
+        ],
         problems=[printable(line) for line in problems],
         facts=[(printable(name), printable(value)) for name, value in facts],
-        n_done=len(planned.keys() & runs.keys()),
         n_planned=len(planned),
-        n_unplanned=len(found.runs.keys() - {row.key for plan in found.plans for row in plan.rows}),
     )
 
 
 def _grouped_findings(runs: Mapping[str, StoredRun], names: Mapping[str, str]) -> list[tuple[Finding, list[str]]]:
     """Group findings by code: most severe first, then most frequent."""
-    groups: dict[str, list[tuple[int, str, Finding]]] = {}
+    groups: dict[str, list[tuple[Finding, str]]] = {}
     for key, run in runs.items():
         for finding in run.result.findings:
-            entry = (SEVERITIES.index(finding.severity), names.get(key, f"run {key}"), finding)
-            groups.setdefault(finding.code, []).append(entry)
+            groups.setdefault(finding.code, []).append((finding, names[key]))
     found = []
-    for code, group in groups.items():
-        worst, _, finding = max(group, key=lambda entry: entry[0])
-        where = list(dict.fromkeys(name for _, name, _ in group))
-        found.append((-worst, -len(where), code, finding, where))
-    return [(finding, where) for *_, finding, where in sorted(found, key=lambda entry: entry[:3])]
+    for code in sorted(groups):
+        worst = max((finding for finding, _ in groups[code]), key=lambda one: SEVERITIES.index(one.severity))
+        found.append((worst, list(dict.fromkeys(name for _, name in groups[code]))))
+    return sorted(found, key=lambda one: (-SEVERITIES.index(one[0].severity), -len(one[1])))
 
 
 def _provenance(runs: Collection[StoredRun]) -> list[tuple[str, str]]:
@@ -185,22 +164,29 @@ def _drawn_columns(
 
 def _drawn_column(table: ResultTable, index: int, runs: Mapping[str, StoredRun], problems: list[str]) -> DrawnColumn:
     column = table.columns[index]
-    rows = {method: column.rows.get(method, ()) for method in table.methods}
-    all_runs = {method: [runs[row.key] for row in given if row.key in runs] for method, given in rows.items()}
-    seeds = Counter(run.spec.train.seed for found in all_runs.values() for run in found)
+    finished = [row for rows in column.rows.values() for row in rows if row.key in runs]
+    seeds = Counter(row.seed for row in finished)
     seed = min(seeds, key=lambda one: (-seeds[one], one))  # the one that most methods have
-    drawn = {method: run for method, found in all_runs.items() for run in found if run.spec.train.seed == seed}
-    missing = [method_title(method) for method in table.methods if method not in drawn]
-    confusions = {method: read_file(run, PREDICTIONS_FILE, _confusion, problems) for method, run in drawn.items()}
-    embeddings = {method: read_file(run, EMBEDDING_FILE, read_embedding, problems) for method, run in drawn.items()}
+    own = {row.method: runs[row.key] for row in finished if row.seed == seed}
+    missing = [method_title(method) for method in table.methods if method not in own]
+    drawn = {}
+    for method, run in ((method, own[method]) for method in table.methods if method in own):
+        predictions = read_file(run, PREDICTIONS_FILE, read_predictions, problems)
+        drawn[method] = drawn_run(run, run.result.calibration.paper, predictions, problems)
     return DrawnColumn(
         label=printable(f"{table.title}: {dataset_title(column.dataset)}, {column.setting}"),
-        runs=drawn,
-        all_runs=all_runs,
         note=f"Runs of seed {seed}." + (f" {listed(missing)} not finished." if missing else ""),
-        confusions={method: one for method, one in confusions.items() if one is not None},
-        embeddings={method: one for method, one in embeddings.items() if one is not None},
+        classes=[printable(name) for name in next(iter(own.values())).result.data.classes],
+        runs=drawn,
     )
+
+
+def drawn_run(
+    run: StoredRun, calibration: CalibrationFigures | None, predictions: Predictions | None, problems: list[str]
+) -> DrawnRun:
+    """Return what the figures show of a run: its curves, and with them these predictions and its embedding."""
+    confusion = None if predictions is None else (predictions.labels, predictions.logits.argmax(axis=1))
+    return DrawnRun(run.history, calibration, confusion, read_file(run, EMBEDDING_FILE, _read_embedding, problems))
 
 
 def read_file(run: StoredRun, name: str, read: Callable[[Path, int], File], problems: list[str]) -> File | None:
@@ -222,12 +208,7 @@ def read_predictions(path: Path, n_classes: int) -> Predictions:
     return predictions
 
 
-def _confusion(path: Path, n_classes: int) -> Confusion:
-    predictions = read_predictions(path, n_classes)
-    return predictions.labels, predictions.logits.argmax(axis=1)
-
-
-def read_embedding(path: Path, n_classes: int) -> Embedding | None:
+def _read_embedding(path: Path, n_classes: int) -> Embedding | None:
     """Return some stored embeddings; None if there are too few to be drawn."""
     arrays = read_arrays(path, {"z", "labels", *array_names(path)} & {"z", "labels", "prototypes"})
     z, labels, prototypes = arrays["z"], arrays["labels"], arrays.get("prototypes", np.zeros((n_classes, 0)))

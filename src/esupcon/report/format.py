@@ -11,13 +11,12 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from esupcon._console import printable
+from esupcon._console import percent, printable
 from esupcon.methods import METHODS
 
 if TYPE_CHECKING:
     from esupcon.report.aggregate import Cell, Measure, Panel, ResultTable
 
-SIGNIFICANT = 0.05  # a gain with a smaller p gets a star
 _DATASETS = {
     **{"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet": "Tiny ImageNet"},
     **{"caltech256": "Caltech-256", "digits": "Digits"},
@@ -69,6 +68,11 @@ def signed(value: float, digits: int) -> str:
     return sign + text
 
 
+def range_text(bounds: Sequence[float | None]) -> str:
+    """Return an interval of shares in per cent: `70.1 to 74.3`."""
+    return " to ".join(percent(end).removesuffix(" %") for end in bounds)
+
+
 # --- Cells of tables: filters of the templates -----------------------------------------------------------------------
 
 
@@ -88,29 +92,19 @@ def n_text(cell: Cell) -> str:
 
 
 def gain_text(cell: Cell, measure: Measure) -> str:
-    """Return the gain over the baseline with its direction: `▲ +3.0*`; the star marks a significant one."""
+    """Return the gain over the baseline with its direction and its interval: `▲ +3.0 [+2.8, +3.2]`."""
     if cell.gain is None:
         return ""
     text = signed(cell.gain.mean, measure.digits)
     arrow = {"+": "▲ ", "−": "▼ "}.get(text[0], "")
-    star = "*" if cell.p is not None and cell.p < SIGNIFICANT else ""
     interval = f" [{', '.join(signed(end, measure.digits) for end in cell.interval)}]" if cell.interval else ""
-    return arrow + text + (" %" if measure.relative else "") + star + interval
+    return arrow + text + (" %" if measure.relative else "") + interval
 
 
 def gain_tone(cell: Cell, measure: Measure) -> str:
     """Return whether the gain is `better`, `worse` or `even`, as rounded."""
     moved = signed(cell.gain.mean, measure.digits)[0] if cell.gain else "±"
     return "even" if moved == "±" else "better" if (moved == "+") != measure.lower_is_better else "worse"
-
-
-def gain_details(cell: Cell, measure: Measure) -> str:
-    """Return the gain in words, with its test where there is one."""
-    tone = gain_tone(cell, measure)
-    if cell.gain is None or cell.gain.deviation is None or cell.p is None:
-        return tone
-    low, high = (signed(end, measure.digits) for end in cell.interval or ())
-    return f"{tone}; 95 % interval {low} to {high}, p = {cell.p:.2g}, paired t-test over {cell.gain.n} seeds"
 
 
 def paper_text(cell: Cell) -> str:
@@ -136,10 +130,11 @@ def legend(table: ResultTable, panel: Panel) -> list[str]:
     has_paper = any(cell.paper is not None for cell in cells)
     entries = {
         f"{measure.title} in {measure.unit}, {better}: mean ± standard deviation over n seeds.": True,
-        f"▲ ▼: difference to {method_title(table.baseline)} {difference}.": any(cell.gain for cell in cells),
+        f"▲ ▼: difference to {method_title(table.plan.baseline)} {difference}.": any(cell.gain for cell in cells),
         "● bold: best of its column.": any(cell.is_best for cell in cells),
-        f"[…]: its 95 % interval; * p < {SIGNIFICANT:g}, two-sided paired t-test over n seeds, not corrected for the "
-        "number of comparisons.": any(cell.p is not None for cell in cells),
+        "[…]: its 95 % interval by a paired t-test over n seeds, not corrected for the number of comparisons.": any(
+            cell.interval for cell in cells
+        ),
         "“paper”: the published figure, with its own network and schedule, and its gain.": has_paper,
         "Columns that give a number of samples are smaller than the paper's setting: there only the signs of the "
         "gains can be compared.": has_paper and any(column.reduced for column in table.columns),

@@ -13,17 +13,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from esupcon._console import count, duration, percent, printable
+from esupcon._console import count, percent, printable
 from esupcon._io import write_bytes
 from esupcon.doctor import SEVERITIES
 from esupcon.doctor.data import suspect_labels
 from esupcon.experiments.store import StoredRun
 from esupcon.probability import Figures, Predictions
-from esupcon.report import figures as draw
-from esupcon.report.content import DrawnColumn, read_embedding, read_file, read_predictions
+from esupcon.report.content import DrawnColumn, drawn_run, read_file, read_predictions
 from esupcon.report.format import method_title
 from esupcon.report.write import html_page
-from esupcon.training.result import EMBEDDING_FILE, HELD_OUT_FILE, PREDICTIONS_FILE, REPORT_FILE, Result
+from esupcon.training.result import HELD_OUT_FILE, PREDICTIONS_FILE, REPORT_FILE, Result
 
 Part = Literal["test", "held_out"]
 Image = NDArray[np.uint8]  # (channels, height, width) with one or three channels
@@ -85,26 +84,19 @@ def run_report(
     """
     result, problems = Result.read(Path(folder)), list[str]()
     run, method, images = StoredRun(result.key, result, Path(folder)), result.run.train.method, images or {}
+    classes = [printable(name) for name in result.data.classes]
     test = read_file(run, PREDICTIONS_FILE, read_predictions, problems)
     held_out = read_file(run, HELD_OUT_FILE, read_predictions, problems)
-    embedding = read_file(run, EMBEDDING_FILE, read_embedding, problems)
     part: Part = "test" if test is not None else "held_out"
     found, figures = test or held_out, result.metrics.test or result.metrics.held_out
-    column = DrawnColumn(
-        label="",
-        runs={method: run},
-        all_runs={method: [run]},
-        note="",
-        confusions={} if found is None else {method: (found.labels, found.logits.argmax(axis=1))},
-        embeddings={} if embedding is None else {method: embedding},
-    )
+    drawn = drawn_run(run, result.calibration.held_out or result.calibration.paper, found, problems)
     fitted = result.calibration.held_out or figures
     temperature = 1.0 if fitted is None else fitted.temperature
     galleries = []
     if held_out is not None:
-        galleries.append(_suspects(_samples(held_out, temperature, column.classes, images.get("held_out"))))
+        galleries.append(_suspects(_samples(held_out, temperature, classes, images.get("held_out"))))
     if found is not None:
-        samples = _samples(found, temperature, column.classes, images.get(part))
+        samples = _samples(found, temperature, classes, images.get(part))
         galleries += [_mistakes(samples), *([_typical(samples)] if samples.images else [])]
     if pairs := [one for pair in list(copies)[:MOST_COPIES] for one in pair]:
         hint = "Each training image is followed by its copy in the test part, on which accuracy measures memorisation."
@@ -112,66 +104,21 @@ def run_report(
     values = {
         "title": printable(f"{method_title(method)} on {Path(result.data.name).name}"),
         "part": "test" if part == "test" else "held-out",
-        "tiles": _tiles(result, figures),
+        "result": result,
+        "figures": figures,
+        "guess": math.log(max(1, len(classes))),
         "weakest": _weakest(figures),
-        "confused": [] if found is None else _confused(found, column.classes),
+        "confused": [] if found is None else _confused(found, classes),
         "galleries": galleries,
         "findings": [(one, ()) for one in sorted(result.findings, key=lambda one: -SEVERITIES.index(one.severity))],
         "problems": [printable(line) for line in problems],
         "facts": [(name, printable(value)) for name, value in _facts(run)],
     }
-    page = html_page("run.html", values, lambda: _sections(column, result))
+    page = html_page("run.html", values, [DrawnColumn("", "", classes, {method: drawn})], [method])
     return write_bytes(Path(folder) / REPORT_FILE, page.encode("utf-8", errors="replace"))
 
 
-def _sections(column: DrawnColumn, result: Result) -> list[draw.Section]:
-    style, (method,) = draw.styles(list(column.runs)), column.runs
-    cards, note, fitted = [], "", result.calibration.held_out or result.calibration.paper
-    if fitted is not None:
-        cards = [draw.Card(method_title(method), draw.reliability_figure(fitted, style[method]["color"]), method)]
-        where = "held-out" if fitted.protocol == "held-out" else "test"
-        sizes = count(fitted.n_calibration, f"{where} sample"), count(fitted.n_evaluation, "test sample")
-        note = f"T was fitted on {sizes[0]}; the curves show {sizes[1]}."
-    return [
-        draw.section("curves", [draw.training_curves(column, style)], of_one_run=True),
-        draw.section("confusion", [draw.confusion_matrices(column)], of_one_run=True),
-        draw.section("reliability", [draw.Option("", cards, note)], of_one_run=True),
-        draw.section("embedding", draw.embedding_maps([column]), of_one_run=True),
-    ]
-
-
 # --- Numbers ---------------------------------------------------------------------------------------------------------
-
-
-def _tiles(result: Result, figures: Figures | None) -> list[tuple[str, str, str]]:
-    """Return name, value and remark of the headline; ECE and NLL are those of the calibrated classifier."""
-    tiles = []
-    if figures is not None:
-        ece, bounds, nll = figures.ece, figures.ece_interval, figures.nll
-        how = "not calibrated" if figures.temperature == 1 else "calibrated"
-        if (fitted := result.calibration.held_out) is not None:
-            ece, bounds, nll = fitted.ece_after, fitted.ece_after_interval, fitted.nll_after
-            how = f"{percent(fitted.ece_before)} before calibration"
-        guess = math.log(max(1, len(result.data.classes)))
-        tiles = [
-            ("Accuracy", percent(figures.accuracy), f"95 % interval {_range(figures.accuracy_interval)}"),
-            ("Calibration error (ECE)", percent(ece), f"95 % interval {_range(bounds)}; {how}"),
-            ("Negative log-likelihood", "infinite" if nll is None else f"{nll:.3f}", f"guessing has {guess:.2f}"),
-        ]
-    times, prepared, train = result.provenance, result.preparation, result.run.train
-    length = f"{train.steps:,} steps" if train.steps else f"{train.epochs:,} epochs"
-    size = " × ".join(map(str, result.data.input_shape[1:] or result.data.input_shape))
-    parts = f"{count(len(result.data.classes), 'class')}; {prepared.n_held_out:,} held out, {prepared.n_test:,} to test"
-    return [
-        *tiles,
-        ("Training time", duration(times.train_seconds), f"{length}; {duration(times.seconds)} in all"),
-        ("Encoder", printable(result.encoder), f"inputs of {size}; method {method_title(train.method)}"),
-        ("Training samples", f"{prepared.n_fit:,}", parts),
-    ]
-
-
-def _range(bounds: Sequence[float | None]) -> str:
-    return " to ".join(percent(end).removesuffix(" %") for end in bounds)
 
 
 def _weakest(figures: Figures | None) -> list[list[str]]:

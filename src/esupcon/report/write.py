@@ -18,32 +18,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from esupcon._console import count, csv_text, markdown_text, printable
+from esupcon._console import count, csv_text, duration, markdown_text, printable
 from esupcon._io import write_bytes
 from esupcon.report import format as formats
-from esupcon.report.content import Content, read
-from esupcon.report.figures import Section, sections, styles
+from esupcon.report.content import Content, DrawnColumn, read
+from esupcon.report.figures import sections, styles
 
 Format = Literal["html", "markdown", "csv"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _SUFFIXES: dict[str, Format] = {".html": "html", ".md": "markdown", ".csv": "csv"}
 CSV_FIELDS = (
-    *("table", "profile", "measure", "unit", "dataset", "setting", "reduced", "method", "baseline"),
-    *(
-        "n",
-        "n_planned",
-        "mean",
-        "deviation",
-        "gain",
-        "gain_deviation",
-        "gain_n",
-        "p",
-        "low",
-        "high",
-        "is_best",
-        "paper",
-        "paper_gain",
-    ),
+    *("table", "profile", "measure", "unit", "dataset", "setting", "reduced", "method", "baseline", "n", "n_planned"),
+    *("mean", "deviation", "gain", "gain_deviation", "gain_n", "low", "high", "is_best", "paper", "paper_gain"),
 )
 
 
@@ -67,23 +53,22 @@ def build(
 
     Runs that cannot be read are left out and named in the report. Nothing is trained, and torch is not needed.
     """
-    chosen = format or format_of(Path(out))
+    chosen = format_of(Path(out), format)
     return write_bytes(out, render(read(Path(store), tables, command), chosen))
 
 
-def format_of(path: Path) -> Format:
-    """Return the format that the end of a file name asks for."""
-    if path.suffix.lower() not in _SUFFIXES:
+def format_of(path: Path, format: str | None = None) -> Format:
+    """Return the format that is asked for by its name or else by the end of a file name."""
+    if format is None and path.suffix.lower() not in _SUFFIXES:
         raise ValueError(f"the report must end in {', '.join(_SUFFIXES)}, or a format be given; got {path.name!r}.")
-    return _SUFFIXES[path.suffix.lower()]
+    if format not in (None, *FORMATS):
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}.")
+    return next(one for one in FORMATS if one == (format or _SUFFIXES[path.suffix.lower()]))
 
 
 def render(content: Content, format: Format) -> bytes:
     """Return the report in UTF-8; a lone surrogate, which a name in JSON may hold, becomes a question mark."""
-    writers = {"html": _html, "markdown": _markdown, "csv": _csv}
-    if format not in writers:
-        raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}.")
-    return writers[format](content).encode("utf-8", errors="replace")
+    return {"html": _html, "markdown": _markdown, "csv": _csv}[format](content).encode("utf-8", errors="replace")
 
 
 def _page_file(name: str) -> str:
@@ -101,6 +86,7 @@ def _fill(name: str, values: dict[str, Any], escape: Callable[[object], str] | N
     options |= {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     environment = Environment(loader=FunctionLoader(_page_file), **options)
     environment.filters.update({name: one for name, one in vars(formats).items() if callable(one)})
+    environment.filters["duration"] = duration
     environment.globals.update(count=count, legend=formats.legend)
     return environment.get_template(name).render(values)
 
@@ -115,15 +101,16 @@ def _csv(content: Content) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_FIELDS)
     for table, panel in ((one, panel) for one in content.tables for panel in one.panels):
+        plan, measure = table.plan, panel.measure
         for method, cells in panel.cells.items():
             for column, cell in zip(table.columns, cells, strict=True):
-                names = [table.name, table.profile, panel.measure.key, panel.measure.unit, column.dataset]
-                names += [column.setting, column.reduced or "", method, table.baseline]
+                names = [plan.table, plan.profile, measure.key, measure.unit, column.dataset, column.setting]
+                names += [column.reduced or "", method, plan.baseline]
                 n, *mean = cell.summary or (0, None, None)
                 gain_n, *gain = cell.gain or (0, None, None)
-                numbers = [n, cell.n_planned, *mean, *gain, gain_n, cell.p]
-                numbers += [*(cell.interval or (None, None)), int(cell.is_best), cell.paper]
-                digits = ["" if one is None else f"{one:.10g}" for one in [*numbers, cell.paper_gain]]
+                numbers = [n, cell.n_planned, *mean, *gain, gain_n, *(cell.interval or (None, None))]
+                numbers += [int(cell.is_best), cell.paper, cell.paper_gain]
+                digits = ["" if one is None else f"{one:.10g}" for one in numbers]
                 writer.writerow([*(csv_text(printable(name)) for name in names), *digits])
     return text.getvalue()
 
@@ -131,21 +118,24 @@ def _csv(content: Content) -> str:
 def _html(content: Content) -> str:
     methods = [(method, line["color"]) for method, line in styles(content.methods).items()]
     values = {"content": content, "methods": methods, "facts": content.facts}
-    return html_page("template.html", values, lambda: sections(content))
+    return html_page("template.html", values, content.drawn, content.methods)
 
 
-def html_page(template: str, values: dict[str, Any], draw: Callable[[], Sequence[Section]]) -> str:
-    """Fill a template that extends `base.html`; its sections are drawn if plotly is installed."""
+def html_page(template: str, values: dict[str, Any], columns: Sequence[DrawnColumn], methods: Sequence[str]) -> str:
+    """Fill a template that extends `base.html`; the columns are drawn if plotly is installed."""
     plotly = _plotly()
-    drawn = draw() if plotly is not None else []
+    drawn = sections(columns, methods) if plotly is not None else []
     scripts = [*([plotly] if plotly else []), _page_file("page.js")]
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{one}'" for one in digests)
     page = {
         "sections": drawn,
         "has_plotly": plotly is not None,
         "style": _page_file("style.css"),
         "scripts": scripts,
-        "policy": _policy(scripts),
-        "data": json_block({section.key: section for section in drawn if section.options}),
+        # Plotly writes styles of its own, and makes images of figures to be saved.
+        "policy": f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:",
+        "data": json_block({section.key: section for section in drawn}),
     }
     return _fill(template, {**values, **page})
 
@@ -164,10 +154,3 @@ def json_block(value: Any) -> str:
     """Return JSON, of records too, that can stand in a script element: ASCII without characters that markup knows."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False, default=vars)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{one}'" for one in digests)
-    # Plotly writes styles of its own, and makes images of figures to be saved.
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
