@@ -53,14 +53,15 @@ def figures(
     z = _unit(raw)
     found = {"knn_accuracy": knn_accuracy(z, dataset.y_test, gallery, codes), **retrieval(z, dataset.y_test)}
     if second is not None:
+        from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - slow to import
+
         other = load(second, data_dir=data_dir, log=lambda line: None)
         other_raw, other_logits = classifier.arrays(other.x_test, "embedding", "logits")
         # As `ood_score`, without a second pass through the network.
-        known, unknown = (
-            classifier._outlier_scores("auto", *rows)
-            for rows in ((dataset.x_test, raw, logits), (other.x_test, other_raw, other_logits))
-        )
-        found["unknown_auroc"] = auroc(known, unknown)
+        known = classifier._outlier_scores("auto", dataset.x_test, raw, logits)
+        unknown = classifier._outlier_scores("auto", other.x_test, other_raw, other_logits)
+        is_unknown = np.repeat([0, 1], [len(known), len(unknown)])
+        found["unknown_auroc"] = roc_auc_score(is_unknown, np.concatenate([known, unknown]))
         found["transfer"] = transfer_accuracy(classifier, other, _unit(other_raw))
         found |= new_class_accuracy(classifier, dataset, other, z, _unit(other_raw))
     return {name: round(float(value), 6) for name, value in found.items()}
@@ -69,17 +70,13 @@ def figures(
 def knn_accuracy(z: Floats, labels: Labels, gallery: Floats, gallery_labels: Labels, k: int = N_NEIGHBOURS) -> float:
     """Return the share of rows whose k nearest rows of the gallery vote for their label. All rows have length 1.
 
-    Of classes with equally many votes the one with the larger cosines wins.
+    Of classes with equally many votes the one with the larger cosines (1 - distance² / 2) wins.
     """
-    k, n_classes, n_right = min(k, len(gallery)), int(max(labels.max(), gallery_labels.max())) + 1, 0
-    for rows in _blocks(len(z), len(gallery)):
-        similarity = z[rows] @ gallery.T
-        nearest = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
-        votes = np.zeros((len(nearest), n_classes))
-        weights = 1 + np.take_along_axis(similarity, nearest, axis=1) / (2 * k)
-        np.add.at(votes, (np.arange(len(nearest))[:, None], gallery_labels[nearest]), weights)
-        n_right += int((votes.argmax(axis=1) == labels[rows]).sum())
-    return n_right / len(z)
+    from sklearn.neighbors import KNeighborsClassifier  # noqa: PLC0415 - slow to import
+
+    k = min(k, len(gallery))
+    votes = KNeighborsClassifier(k, weights=lambda distance: 1 + (1 - distance**2 / 2) / (2 * k), algorithm="brute")
+    return float(votes.fit(gallery, gallery_labels).score(z, labels))
 
 
 def retrieval(z: Floats, labels: Labels) -> dict[str, float]:
@@ -89,18 +86,18 @@ def retrieval(z: Floats, labels: Labels) -> dict[str, float]:
 
     Rows that are the only ones of their class are left out.
     """
-    n_relevant = np.bincount(labels)[labels] - 1
+    n, n_relevant = len(z), np.bincount(labels)[labels] - 1
     most = int(n_relevant.max())
     if most == 0:
         return {}
-    recalled, precision = [], []
-    for rows in _blocks(len(z), len(z)):
+    recalled, precision, ranks = [], [], np.arange(1, most + 1)
+    for rows in np.array_split(np.arange(n), -(-n * n // _BLOCK_VALUES)):
         similarity = z[rows] @ z.T
-        similarity[np.arange(len(similarity)), rows] = -np.inf
+        similarity[np.arange(len(rows)), rows] = -np.inf
         nearest = np.argpartition(-similarity, most - 1, axis=1)[:, :most]
         order = np.argsort(-np.take_along_axis(similarity, nearest, axis=1), axis=1, kind="stable")
         hits = labels[np.take_along_axis(nearest, order, axis=1)] == labels[rows, None]
-        ranks, relevant = np.arange(1, most + 1), n_relevant[rows, None]
+        relevant = n_relevant[rows, None]
         counted = hits & (ranks <= relevant)
         precision.append((counted * np.cumsum(hits, axis=1) / ranks).sum(axis=1) / np.maximum(relevant[:, 0], 1))
         recalled.append(hits[:, 0])
@@ -111,30 +108,18 @@ def retrieval(z: Floats, labels: Labels) -> dict[str, float]:
     }
 
 
-def auroc(known: Floats, unknown: Floats) -> float:
-    """Return how well scores tell unknown from known images: the share of pairs in which the unknown one is higher."""
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - slow to import
-
-    is_unknown = np.repeat([0, 1], [len(known), len(unknown)])
-    return float(roc_auc_score(is_unknown, np.concatenate([known, unknown])))
-
-
 def transfer_accuracy(classifier: Classifier, second: Dataset, z_test: Floats) -> float:
     """Return the accuracy of logistic regression on embeddings `z_test` of the test images of the second set."""
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - slow to import
+    from sklearn.model_selection import GridSearchCV, PredefinedSplit  # noqa: PLC0415
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
 
-    rows = np.random.default_rng(0).permutation(len(second.y_train))[:TRANSFER_IMAGES]
-    z, y = _unit(classifier.arrays(second.x_train[np.sort(rows)], "embedding")[0]), second.y_train[np.sort(rows)]
-    scale = StandardScaler().fit(z)
-    z, held = scale.transform(z), np.arange(len(y)) % 5 == 0
-
-    def accuracy(strength: float, z_fit: Floats, y_fit: Labels, z_new: Floats, y_new: Labels) -> float:
-        # Features of variance 1: the penalty is the same for every network.
-        return float(LogisticRegression(C=strength, max_iter=300).fit(z_fit, y_fit).score(z_new, y_new))
-
-    best = max(STRENGTHS, key=lambda strength: accuracy(strength, z[~held], y[~held], z[held], y[held]))
-    return accuracy(best, z, y, scale.transform(z_test), second.y_test)
+    rows = np.sort(np.random.default_rng(0).permutation(len(second.y_train))[:TRANSFER_IMAGES])
+    scale = StandardScaler()  # features of variance 1: the penalty is the same for every network
+    z = scale.fit_transform(_unit(classifier.arrays(second.x_train[rows], "embedding")[0]))
+    fifth = PredefinedSplit(np.where(np.arange(len(rows)) % 5 == 0, 0, -1))
+    search = GridSearchCV(LogisticRegression(max_iter=300), {"C": STRENGTHS}, cv=fifth).fit(z, second.y_train[rows])
+    return float(search.score(scale.transform(z_test), second.y_test))
 
 
 def new_class_accuracy(
@@ -172,9 +157,3 @@ def _unit(z: Floats) -> Floats:
     from esupcon.classifier.classifier import unit  # noqa: PLC0415 - imports torch
 
     return unit(z).astype(np.float32)
-
-
-def _blocks(n: int, n_columns: int) -> list[Labels]:
-    """Divide n rows so that a block of similarities to all columns stays small."""
-    size = max(1, _BLOCK_VALUES // max(1, n_columns))
-    return [np.arange(start, min(start + size, n)) for start in range(0, n, size)]
