@@ -21,7 +21,7 @@ from esupcon.methods import METHODS
 
 COMMANDS = ["train", "evaluate", "predict", "calibrate", "export"]
 COMMANDS += ["demo", "reproduce", "status", "report", "bench", "methods"]
-SMALL = ("--sizes", "40,60", "--classes", "5", "--encoder", "mlp-16x1", "--image-size", "8", "--batch-size", "20")
+SMALL = ("--encoder", "mlp-16x1", "--image-size", "8", "--batch-size", "20")
 
 
 def test_every_command_has_an_example(esupcon) -> None:
@@ -40,7 +40,6 @@ def test_every_command_has_an_example(esupcon) -> None:
 def test_methods(esupcon) -> None:
     printed = esupcon("methods")
     assert all(key in printed.out for key in METHODS)
-    assert [one["key"] for one in esupcon("methods", "--json").json] == list(METHODS)
 
 
 def test_help_is_fast_and_imports_nothing_heavy() -> None:
@@ -200,18 +199,16 @@ def test_benchmark_candidates_take_turns_after_a_warm_up() -> None:
     assert all(0 <= seconds < 1 for seconds in best.values())
 
 
-def test_bench(esupcon) -> None:
-    found = esupcon("bench", *SMALL, "--json").json
-    assert [one["n"] for one in found["losses"]] == [40, 60]
-    assert all(one["supcon"] > 0 and one["esupcon"] > 0 for one in found["losses"])
-    assert all(found["step"][part] > 0 for part in ("views", "network", "loss"))
-    assert "images/s" in esupcon("bench", *SMALL).out
+def test_bench(esupcon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esupcon.cli.bench.SIZES", (40, 60))
+    printed = esupcon("bench", *SMALL)
+    assert all(word in printed.out for word in ("ESupCon", "40", "60", "views", "network", "loss", "images/s"))
 
 
 def test_output_to_a_closed_pipe_is_no_traceback() -> None:
     read, write = os.pipe()
     os.close(read)
-    words = [sys.executable, "-P", "-m", "esupcon", "methods", "--json"]
+    words = [sys.executable, "-P", "-m", "esupcon", "methods"]
     done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert done.returncode == 1

@@ -20,8 +20,7 @@ from esupcon import __version__
 from esupcon._console import printable
 from esupcon.cli import grids, models
 from esupcon.cli.bench import bench
-from esupcon.cli.options import Json
-from esupcon.cli.output import OPTIONS, answer, answer_json, as_typed, complain, note, table
+from esupcon.cli.output import OPTIONS, answer, as_typed, complain, note, table
 from esupcon.cli.stopping import INTERRUPTED, MISTAKE, PARTIAL, Stopped, Stopper
 from esupcon.methods import METHODS
 
@@ -52,14 +51,8 @@ app = typer.Typer(
 )
 
 
-def methods(as_json: Json = False) -> None:
+def methods() -> None:
     """List the training methods: objective and trained parts of each."""
-    if as_json:
-        facts = (
-            {"key": m.key, "title": m.title, "summary": m.summary, "stages": len(m.stages)} for m in METHODS.values()
-        )
-        answer_json(list(facts))
-        return
     made = table(["key", "name", "what it does"], [[m.key, m.title, m.summary] for m in METHODS.values()])
     for column in made.columns:
         column.justify, column.no_wrap = "left", column is not made.columns[2]
@@ -78,10 +71,10 @@ _EXAMPLES: dict[Callable[..., None], str] = {
     grids.status: "runs/store",
     grids.report: "runs/store --out report.html",
     bench: "--encoder resnet18 --batch-size 512",
-    methods: "--json",
+    methods: "",
 }
 for _command, _words in _EXAMPLES.items():
-    app.command(epilog=f"Example: esupcon {_command.__name__} {_words}")(_command)
+    app.command(epilog=f"Example: esupcon {_command.__name__} {_words}".rstrip())(_command)
 
 
 def _show_version(wanted: bool) -> None:

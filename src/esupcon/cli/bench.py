@@ -8,44 +8,28 @@ from typing import Annotated, Any
 
 import typer
 
-from esupcon.cli import options
-from esupcon.cli.output import answer, answer_json, note, table
+from esupcon.cli.output import answer, note, table
 
 Candidates = Mapping[str, Callable[[], object]]
+SIZES, CLASSES = (256, 1024, 4096), 10  # embeddings for the losses, and their classes
 
 
 def bench(
-    sizes: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Numbers of embeddings for the losses.")
-    ] = "256,1024,4096",
-    classes: Annotated[int, typer.Option(min=2, metavar="K", help="Number of classes.")] = 10,
     encoder: Annotated[str, typer.Option(metavar="NAME", help="Encoder of the training step.")] = "resnet10-w32",
     image_size: Annotated[int, typer.Option(min=8, metavar="PIXELS", help="Side of the images.")] = 32,
-    batch_size: Annotated[int, typer.Option(min=2, metavar="N", help="Images per training step.")] = 256,
-    as_json: options.Json = False,
+    batch_size: Annotated[int, typer.Option(min=CLASSES, metavar="N", help="Images per training step.")] = 256,
 ) -> None:
     """Measure this machine: time of the losses, and of each part of a training step.
 
     The candidates take turns and the best time of each counts. Compare them on an otherwise idle machine only.
     """
-    if not all(word.strip().isdecimal() for word in sizes.split(",")):
-        raise ValueError(f"--sizes must be numbers separated by commas, such as 256,1024; got {sizes!r}.")
-    numbers = [int(word) for word in sizes.split(",")]
-    if min(numbers) < 2 * classes:
-        raise ValueError(f"--sizes must be at least {2 * classes}, two embeddings per class; got {min(numbers)}.")
-    if batch_size < classes:
-        raise ValueError(f"--batch-size must be at least {classes}, one image per class; got {batch_size}.")
     import torch  # noqa: PLC0415 - slow to import
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    machine = {"torch": torch.__version__, "device": device, "threads": torch.get_num_threads()}
-    parts = _step(encoder, image_size, batch_size, classes, device)
-    note(f"torch {machine['torch']} on {device}, {machine['threads']} threads; {classes} classes.")
+    parts = _step(encoder, image_size, batch_size, device)
+    note(f"torch {torch.__version__} on {device}, {torch.get_num_threads()} threads; {CLASSES} classes.")
     step = best_seconds(parts, rounds=5)
-    losses = {n: best_seconds(_losses(n, classes, device), rounds=60 if n <= 2048 else 4) for n in numbers}
-    if as_json:
-        answer_json({"machine": machine, "losses": [{"n": n, **times} for n, times in losses.items()], "step": step})
-        return
+    losses = {n: best_seconds(_losses(n, device), rounds=60 if n <= 2048 else 4) for n in SIZES}
     rows = [[f"{n:,}", *(f"{1000 * seconds:,.1f} ms" for seconds in times.values())] for n, times in losses.items()]
     answer(table(["embeddings", "SupCon", "ESupCon"], rows))
     rows = [[part, f"{1000 * seconds:,.1f} ms"] for part, seconds in step.items()]
@@ -72,20 +56,20 @@ def best_seconds(candidates: Candidates, rounds: int) -> dict[str, float]:
     return best
 
 
-def _losses(n: int, n_classes: int, device: str) -> Candidates:
+def _losses(n: int, device: str) -> Candidates:
     import torch  # noqa: PLC0415 - slow to import
 
     from esupcon import functional as F  # noqa: PLC0415
 
-    z, prototypes = (torch.randn(rows, 128, device=device, requires_grad=True) for rows in (n, n_classes))
-    labels = torch.arange(n, device=device) % n_classes
+    z, prototypes = (torch.randn(rows, 128, device=device, requires_grad=True) for rows in (n, CLASSES))
+    labels = torch.arange(n, device=device) % CLASSES
     return {
         "supcon": lambda: F.supcon_loss(z, labels).backward(),
         "esupcon": lambda: F.esupcon_loss(z, labels, prototypes).backward(),
     }
 
 
-def _step(encoder: str, size: int, batch_size: int, n_classes: int, device: str) -> Candidates:
+def _step(encoder: str, size: int, batch_size: int, device: str) -> Candidates:
     """Return the parts of one step: views, loss, forward and backward pass of the network in each precision."""
     import torch  # noqa: PLC0415 - slow to import
 
@@ -95,8 +79,8 @@ def _step(encoder: str, size: int, batch_size: int, n_classes: int, device: str)
     from esupcon.training.devices import bfloat16_works  # noqa: PLC0415
 
     images = torch.randint(0, 256, (batch_size, 3, size, size), dtype=torch.uint8, device=device)
-    labels = (torch.arange(batch_size, device=device) % n_classes).repeat(2)
-    network: Any = build_network(encoder=encoder, input_shape=(3, size, size), n_classes=n_classes)
+    labels = (torch.arange(batch_size, device=device) % CLASSES).repeat(2)
+    network: Any = build_network(encoder=encoder, input_shape=(3, size, size), n_classes=CLASSES)
     network.to(device, memory_format=torch.channels_last).train()
     generator = torch.Generator(device=device).manual_seed(0)
     views = two_views(images, generator, "simclr").contiguous(memory_format=torch.channels_last)
