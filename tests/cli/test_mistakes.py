@@ -22,7 +22,7 @@ WHOLE = "must be a whole number"
 #: Words of the command line, and what the one line must say.
 COMMANDS = {
     "trian corners.npz": "Did you mean 'train'?",
-    "methods --jason": "No such option: --jason (Possible options: --json)",
+    "status --jason": "No such option: --jason (Possible options: --json)",
     # train: data
     "train": "Missing argument 'DATA'. See esupcon train --help.",
     "train dogits --out o": "Did you mean 'digits'?",
@@ -122,15 +122,13 @@ COMMANDS = {
     "reproduce full --method cd": "--method must be among ce, ",
     "reproduce full --setting N=3": "--setting must be among full; got N=3.",
     "reproduce full --profile smoke --workers 0 --store o": "--workers must be at least 1; got 0.",
-    "status nowhere": "there is no store nowhere. Pass a folder that esupcon reproduce",
-    "status empty": "Create one: esupcon reproduce --store DIR.",
-    "report nowhere": "there is no store nowhere. Pass a folder that esupcon reproduce",
+    "status nowhere": "nowhere is not a store of runs. Pass a folder of esupcon reproduce",
+    "status empty": "empty is not a store of runs.",
+    "report nowhere --format csv": "nowhere is not a store of runs. Pass a folder of esupcon reproduce",
     "report empty": "pass --out report.html, or --format markdown for standard output.",
     "report empty --format pdf": "--format must be one of html, markdown, csv; got 'pdf'.",
     "report empty --out r.pdf": "must end in .html, .md, .csv,",
-    "bench --sizes 1,x": "--sizes must be numbers separated by commas, such as 256,1024; got '1,x'.",
-    "bench --sizes 9": "--sizes must be at least 20, two embeddings per class; got 9.",
-    "bench --batch-size 5": "--batch-size must be at least 10, one image per class; got 5.",
+    "bench --batch-size 5": "--batch-size must be at least 10.",
     "bench --encoder resnet11": "unknown encoder 'resnet11'; the closest known is",
 }
 

@@ -165,7 +165,7 @@ def test_profile_can_reduce_and_add_columns(table: str) -> None:
 
 def test_grid_is_a_product() -> None:
     rows = make_plan("sensitivity", "smoke", methods=("ce",)).rows
-    points = {(r.grid["temperature"], r.grid["lr"], r.grid["batch_size"]) for r in rows}
+    points = {(r.spec.train.temperature, r.spec.train.lr, r.spec.train.batch_size) for r in rows}
     assert len(points) == len(rows) == 8
     assert rows[0].setting == "temperature=0.1, lr=0.1, batch_size=64"
     assert (rows[0].spec.train.temperature, rows[0].spec.train.lr, rows[0].spec.train.batch_size) == (0.1, 0.1, 64)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-import statistics
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,6 @@ from esupcon.experiments.grid import GridState, resolve, run_grid, shared_encode
 from esupcon.experiments.grid import status as store_status
 from esupcon.experiments.plan import Plan, make_plan, read_override, read_seeds, shipped
 from esupcon.experiments.store import Store, export_study, import_study
-from esupcon.methods import METHODS
 
 _MAX_ROWS = 40
 _DEMO = ("demo", "smoke")  # table and profile
@@ -132,46 +130,45 @@ def _command() -> str:
 
 
 def _show(state: GridState, store: Store, as_json: bool, **more: str) -> None:
-    """Print all runs as JSON, or a table of mean accuracies: a row per data set and setting, a column per method."""
-    accuracies = {key: store.read(key).accuracy for key in state.done_keys}
+    """Print all runs as JSON, or each table: a row per data set and setting, a column per method."""
+    from esupcon.report.aggregate import result_tables  # noqa: PLC0415 - slow to import
+    from esupcon.report.format import method_title, n_text, value_text  # noqa: PLC0415
+
+    stored = {key: store.read(key) for key in (*state.stored, *state.finished)}
     if as_json:
-        runs = [
-            {**row.model_dump(mode="json"), "accuracy": accuracies.get(key), "error": state.failed.get(key)}
-            for key, row in state.rows.items()
-        ]
+        runs = []
+        for key, row in state.rows.items():
+            accuracy = stored[key].accuracy if key in stored else None
+            runs.append({**row.model_dump(mode="json"), "accuracy": accuracy, "error": state.failed.get(key)})
         answer_json({"store": str(store.root), "runs": runs, **more})
         return
-    cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for key, row in state.rows.items():
-        accuracy, line = accuracies.get(key), cells[f"{row.dataset} {row.setting}"]
-        line[row.method] += [] if accuracy is None else [accuracy]
-    methods = list(dict.fromkeys(row.method for row in state.rows.values()))
-    body = [[name, *(_spread(line[method]) for method in methods)] for name, line in cells.items()]
-    made = table(["", *(METHODS[one].title if one in METHODS else one for one in methods)], body)
-    made.title, made.title_justify = "Test accuracy in %, mean ± standard deviation over seeds", "left"
-    answer(made)
+    for one in result_tables(state.plans, stored):
+        measure, cells = one.panels[0].measure, one.panels[0].cells
+        body = [
+            [
+                f"{column.dataset} {column.setting}",
+                *(f"{value_text(c[i], measure)} {n_text(c[i])}" for c in cells.values()),
+            ]
+            for i, column in enumerate(one.columns)
+        ]
+        made = table(["", *map(method_title, cells)], body)
+        made.title = f"{measure.title} in {measure.unit}, mean ± standard deviation over seeds"
+        made.title_justify = "left"
+        answer(made)
     for reason, n in Counter(state.failed.values()).items():
         first = next(key for key, error in state.failed.items() if error == reason)
         complain(f"failed: {state.rows[first].name}{f' and {n - 1} more' if n > 1 else ''}: {reason}")
     answer(f"{state.n_done} of {count(len(state.rows), 'run')} are in {store.root}.")
 
 
-def _spread(shares: Sequence[float]) -> str:
-    """Return shares as ``74.1 ± 0.4 (n=3)``, in per cent; a single value has no deviation."""
-    if not shares:
-        return "–"
-    deviation = f" ± {100 * statistics.stdev(shares):.1f}" if len(shares) > 1 else ""
-    return f"{100 * statistics.fmean(shares):.1f}{deviation} (n={len(shares)})"
-
-
 def _list(plans: Sequence[Plan], store: Store, as_json: bool) -> None:
+    """Print every planned run, whether it is stored, and which other run trains its encoder."""
     entries = []
     for plan in plans:
         shared = shared_encoders(plan.rows) if plan.measure != "cost" else {}
         for row in plan.rows:
-            encoder_of = shared[row.key].key if row.key in shared else None
-            stored = store.is_done(row.key)
-            entries.append({**row.model_dump(mode="json"), "stored": stored, "encoder_of": encoder_of})
+            also = {"stored": store.is_done(row.key), "encoder_of": shared[row.key].key if row.key in shared else None}
+            entries.append({**row.model_dump(mode="json"), **also})
     if as_json:
         answer_json(entries)
         return
@@ -180,8 +177,8 @@ def _list(plans: Sequence[Plan], store: Store, as_json: bool) -> None:
     answer(table([*names[:-2], "paper, %", "encoder of"], rows))
     if len(entries) > _MAX_ROWS:
         note(f"and {len(entries) - _MAX_ROWS} more; --json lists all of them.")
-    stored_by_key = {entry["key"]: entry["stored"] for entry in entries}
-    note(f"{count(len(stored_by_key), 'run')}, {sum(stored_by_key.values())} of them stored.")
+    stored = {entry["key"]: entry["stored"] for entry in entries}
+    note(f"{count(len(stored), 'run')}, {sum(stored.values())} of them stored.")
 
 
 def status(
@@ -189,37 +186,28 @@ def status(
     as_json: options.Json = False,
 ) -> None:
     """Show which runs of a store are done, running, failed or open, and how long the rest takes."""
-    _require(store)
     found, problems = store_status(Store(store))
     for line in problems:
         complain(line)
     if as_json:
-        answer_json([{**one.model_dump(), "n_runs": one.n_runs, **one.counts} for one in found])
+        answer_json([{**one.model_dump(), "n_runs": len(one.runs), **one.counts} for one in found])
         return
     rows = []
     for one in found:
         n, left = one.counts, one.seconds_left
-        rest = "–" if one.n_left == 0 else "unknown" if left is None else f"about {duration(left)}"
-        numbers = [f"{n['done']} of {one.n_runs}", *map(str, (n["running"], n["failed"], n["open"] + n["begun"]))]
+        rest = "unknown" if left is None else f"about {duration(left)}" if n["done"] < len(one.runs) else "–"
+        numbers = [f"{n['done']} of {len(one.runs)}", *map(str, (n["running"], n["failed"], n["open"] + n["begun"]))]
         rows.append([one.table, one.profile, *numbers, rest])
     answer(table(["table", "profile", "done", "running", "failed", "open", "time left, one at a time"], rows))
     for one in found:
-        failures = [f"{times} failed: {reason}" for reason, times in Counter(one.errors.values()).items()]
-        for line in (*failures, *one.damaged):
-            complain(f"{one.table}: {line}")
-
-
-def _require(store: Path) -> None:
-    if not store.exists():
-        raise ValueError(
-            f"there is no store {store}. Pass a folder that esupcon reproduce or esupcon demo has written."
-        )
+        for reason, times in Counter(one.errors.values()).items():
+            complain(f"{one.table}: {times} failed: {reason}")
 
 
 def report(
-    store: Annotated[Path, argument("STORE", "Folder that esupcon reproduce has written.")],
+    store: Annotated[Path, argument("STORE", "Folder that esupcon reproduce has written, or a study (.jsonl).")],
     out: Annotated[Path | None, option(_OUT, metavar="FILE")] = None,
-    output_format: Annotated[
+    format: Annotated[
         str | None,
         option("html, markdown or csv.", "--format", show_default="by the ending of --out, otherwise html"),
     ] = None,
@@ -232,18 +220,15 @@ def report(
     Nothing is trained. Runs that cannot be read are left out and named in the report and on standard error.
     """
     from esupcon.report.content import read  # noqa: PLC0415 - slow to import
-    from esupcon.report.write import FORMATS, format_of, render  # noqa: PLC0415
+    from esupcon.report.write import format_of, render  # noqa: PLC0415
 
-    _require(store)
-    if output_format not in (None, *FORMATS):
-        raise ValueError(f"--format must be one of {', '.join(FORMATS)}; got {output_format!r}.")
-    wanted: Any = output_format or ("html" if out is None else format_of(out))
+    wanted = format_of(out or Path("report.html"), format)
     if out is None and wanted == "html":
         raise ValueError("HTML needs a file: pass --out report.html, or --format markdown for standard output.")
     content = read(store, tables or (), _command())
+    text = render(content, wanted)
     for line in content.problems:
         complain(line)
-    text = render(content, wanted)
     if out is None:
         sys.stdout.write(text.decode())
     else:

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from esupcon._console import printable, usable_cores
 from esupcon.experiments.plan import Plugin, Record, Spec
@@ -101,11 +101,14 @@ class LocalExecutor:
             worker.stop()
 
     def close(self) -> None:
-        """Stop, and wait until all processes have ended."""
+        """Stop, and wait until all processes have ended; kill those that take longer than a minute."""
         self.stop()
         deadline = time.monotonic() + _GRACE_SECONDS
-        for worker in self.workers:
-            worker.wait(max(0.0, deadline - time.monotonic()))
+        for process in [worker.process for worker in self.workers if worker.process is not None]:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
         for thread in self._threads:
             thread.join()
         for worker in self.workers:
@@ -117,17 +120,17 @@ class _Worker:
 
     def __init__(self, gpu: str | None) -> None:
         self.environment = {"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else {}
-        self._process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | None = None
         self._errors: IO[bytes]  # what the process prints
         self._is_stopping = False
 
     def compute(self, task: Task) -> Event:
         """Return what became of a task, also if the process dies."""
-        if self._process is None or self._process.poll() is not None:
+        if self.process is None or self.process.poll() is not None:
             self.end()
-            self._process = self._start()
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
+            self._start()
+        process = self.process
+        assert process is not None and process.stdin is not None and process.stdout is not None
         if self._is_stopping:  # since before there was a process to tell
             self.stop()
         with suppress(BrokenPipeError, ValueError):  # the process has died, or was told to stop
@@ -149,43 +152,30 @@ class _Worker:
         printed = self._errors.read().decode(errors="replace").strip().split("\n")[-1]
         return Event(key=task.key, kind="failed", error=": ".join([f"its process ended with code {code}", printed]))
 
-    def _start(self) -> subprocess.Popen[str]:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
-        try:
-            # -P: nothing is imported from the current folder. A session of its own: Ctrl-C reaches only the driver,
-            # which then tells the workers to save.
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", "esupcon.experiments.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                encoding="utf-8",
-                env={**_KEEP_FREED_MEMORY, **os.environ, **self.environment},
-                start_new_session=True,
+    def _start(self) -> None:
+        # -P: nothing is imported from the current folder. A session of its own: Ctrl-C reaches only the driver, which
+        # then tells the workers to save.
+        words = [sys.executable, "-P", "-m", "esupcon.experiments.worker"]
+        environment = {**_KEEP_FREED_MEMORY, **os.environ, **self.environment}
+        options: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "encoding": "utf-8"}
+        with ExitStack() as opened:
+            self._errors = opened.enter_context(tempfile.TemporaryFile())
+            self.process = subprocess.Popen(
+                words, stderr=self._errors, env=environment, start_new_session=True, **options
             )
-        except OSError:
-            self._errors.close()
-            raise
+            opened.pop_all()  # `end` closes it
 
     def stop(self) -> None:
         """Tell the process to save and exit."""
         self._is_stopping = True  # first: a process that starts now looks at it
-        process = self._process
+        process = self.process
         if process is not None and process.stdin is not None:
             with suppress(BrokenPipeError):
                 process.stdin.close()
 
-    def wait(self, seconds: float) -> None:
-        """Wait until the process has ended; kill it if it takes longer."""
-        if (process := self._process) is not None:
-            try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
     def end(self) -> None:
         """Wait until the process has ended, and close its pipes."""
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is not None:
             with suppress(BrokenPipeError), self._errors, process:
                 pass

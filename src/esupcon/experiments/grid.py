@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from statistics import fmean
@@ -19,38 +18,12 @@ from pydantic import BaseModel
 from esupcon._console import Log, count, percent, printable
 from esupcon.experiments.executors import Event, LocalExecutor, Task
 from esupcon.experiments.plan import Plan, Row
-from esupcon.experiments.store import State, Store, StoredRun
+from esupcon.experiments.store import State, Store, StoredRun, read_contents
 from esupcon.spec import RunSpec, TrainSpec
 
 _POLL_SECONDS = 0.2
 _LOOK_AGAIN_SECONDS = 2.0
 _ATTEMPTS = 2
-
-
-@dataclass
-class GridState:
-    """Where a grid stands. Every key is in exactly one of the collections."""
-
-    rows: dict[str, Row]
-    pending: deque[str] = field(default_factory=deque)
-    running: set[str] = field(default_factory=set)
-    running_elsewhere: dict[str, float] = field(default_factory=dict)  # when to look again
-    stored: list[str] = field(default_factory=list)  # before this command
-    finished: list[str] = field(default_factory=list)  # by this command, or by another one meanwhile
-    failed: dict[str, str] = field(default_factory=dict)
-    stopped: list[str] = field(default_factory=list)
-
-    @property
-    def done_keys(self) -> list[str]:
-        return [*self.stored, *self.finished]
-
-    @property
-    def n_done(self) -> int:
-        return len(self.done_keys)
-
-    @property
-    def is_complete(self) -> bool:
-        return self.n_done == len(self.rows)
 
 
 def run_grid(
@@ -69,10 +42,9 @@ def run_grid(
     """Compute every planned run that is not stored.
 
     A run that fails is repeated once, then listed as failed while the others continue. Runs that begin with the same
-    first stage train it once, if no table measures cost. A full disk ends the grid with an
-    OSError. With `recompute`, stored results of another version of torch are computed again. `watch` receives the
-    state several times per second. The rows of the returned state have the keys of the stored runs; a plan does not
-    know them before its data are read.
+    first stage train it once, if no table measures cost. A full disk ends the grid with an OSError. With `recompute`,
+    stored results of another version of torch are computed again. `watch` receives the state several times per second.
+    The rows of the returned state have the keys of the stored runs; a plan does not know them before its data are read.
     """
     try:
         store.create()
@@ -81,16 +53,17 @@ def run_grid(
         for plan in plans:
             now = datetime.now(UTC).isoformat(timespec="microseconds")
             store.write_plan(plan.model_copy(update={"command": command, "asked": now}))
-        driver = _Driver(plans, store, executor, log, data_dir=data_dir, keep_models=keep_models, command=command)
-        driver.find_missing(recompute)
-        driver.report_changed_data(earlier)
-        driver.load_data(data_dir)
+        options = {"store": str(store.root), "data_dir": data_dir, "keep_models": keep_models, "command": command}
+        state = GridState(plans, store, executor, log, options)
+        state.find_missing(recompute)
+        state.report_changed_data(earlier)
+        state.load_data(data_dir)
         if all(plan.measure != "cost" for plan in plans):
-            driver.share_stages()
-        driver.run(should_stop, watch)
+            state.share_stages()
+        state.run(should_stop, watch)
     finally:
         executor.close()
-    return driver
+    return state
 
 
 def resolve(plans: Iterable[Plan], data_dir: str | None = None, *, download: bool = True) -> list[Plan]:
@@ -133,20 +106,38 @@ def _data_name(row: Row) -> str:
     return f"{row.spec.source} {row.spec.data!r}"
 
 
-class _Driver(GridState):
-    """The state of a grid while it runs, and the steps that change it."""
+class GridState:
+    """Where a grid stands, and the steps that change it. Every key is in exactly one of the collections."""
 
-    def __init__(self, plans: Sequence[Plan], store: Store, executor: LocalExecutor, log: Log, **options: Any) -> None:
-        super().__init__({row.key: row for plan in plans for row in plan.rows})
-        self.store, self.executor, self.log = store, executor, log
-        self.tasks = {
-            row.key: Task(spec=row.spec, store=str(store.root), second=row.second, plugins=plan.plugins, **options)
-            for plan in plans
-            for row in plan.rows
-        }
-        self.attempts: Counter[str] = Counter()
+    def __init__(
+        self, plans: Sequence[Plan], store: Store, executor: LocalExecutor, log: Log, options: dict[str, Any]
+    ) -> None:
+        self.plans, self.store, self.executor, self.log = plans, store, executor, log
+        self.rows: dict[str, Row] = {}
+        self.tasks: dict[str, Task] = {}
+        for plan in plans:
+            for row in plan.rows:
+                self.rows[row.key] = row
+                self.tasks[row.key] = Task(spec=row.spec, second=row.second, plugins=plan.plugins, **options)
+        self.attempts = Counter[str]()
+        self.pending = deque[str]()
+        self.running = set[str]()
+        self.running_elsewhere: dict[str, float] = {}  # when to look again
+        self.stored: list[str] = []  # before this command
+        self.finished: list[str] = []  # by this command, or by another one meanwhile
+        self.failed: dict[str, str] = {}
+        self.stopped: list[str] = []
+
+    @property
+    def n_done(self) -> int:
+        return len(self.stored) + len(self.finished)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.n_done == len(self.rows)
 
     def find_missing(self, recompute: bool) -> None:
+        """Divide the runs into stored and pending ones."""
         here, versions = metadata.version("torch"), Counter[str]()
         for key in self.rows:
             if (run := self._read(key)) is not None:
@@ -205,6 +196,7 @@ class _Driver(GridState):
                 self.tasks[key] = self.tasks[key].model_copy(update={"shared_stage": stage})
 
     def run(self, should_stop: Callable[[], bool], watch: Callable[[GridState], None]) -> None:
+        """Compute what is pending, until it is done or a stop is asked for."""
         stopping = False
         while self.running or (not stopping and (self.pending or self.running_elsewhere)):
             if not stopping and should_stop():
@@ -298,76 +290,50 @@ class TableStatus(BaseModel):
 
     table: str
     profile: str
-    runs: dict[str, State] = {}
-    errors: dict[str, str] = {}
-    damaged: list[str] = []
-    seconds_left: float | None = None  # one run at a time
-
-    @property
-    def n_runs(self) -> int:
-        return len(self.runs)
+    runs: dict[str, State]
+    errors: dict[str, str]
+    seconds_left: float | None  # one run at a time
 
     @property
     def counts(self) -> dict[State, int]:
         return {state: list(self.runs.values()).count(state) for state in get_args(State)}
 
-    @property
-    def n_left(self) -> int:
-        return self.n_runs - self.counts["done"]
-
 
 def status(store: Store) -> tuple[list[TableStatus], list[str]]:
-    """Return the status of every table that was planned in a store, and one line for each unreadable plan.
+    """Return the status of every planned table of a store, and a line for each plan or run that cannot be read.
 
     Plans of the same table and profile are counted together.
     """
-    store.require()
-    tables: dict[tuple[str, str], TableStatus] = {}
-    rows: dict[str, Row] = {}
-    finished: dict[str, StoredRun] = {}
-    plans, problems = store.plans()
-    for plan in plans:
-        table = tables.setdefault((plan.table, plan.profile), TableStatus(table=plan.table, profile=plan.profile))
-        for row in plan.rows:
-            if row.key in table.runs:
-                continue
-            state = table.runs[row.key] = store.state(row.key)
-            rows[row.key] = row
-            if state == "failed":
-                table.errors[row.key] = store.failure(row.key) or ""
-            elif state == "done":
-                try:
-                    finished[row.key] = store.read(row.key)
-                except ValueError as error:
-                    table.damaged.append(f"{error} The command that computed it computes it again.")
-    for table in tables.values():
-        remaining = [rows[key] for key, state in table.runs.items() if state != "done"]
-        table.seconds_left = seconds_left(remaining, finished.values())
-    return list(tables.values()), problems
+    found = read_contents(store.root)
+    planned: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+    for row in (row for plan in found.plans for row in plan.rows):
+        planned[row.table, row.profile][row.key] = row
+    tables = []
+    for (table, profile), rows in planned.items():
+        runs = {key: store.state(key) for key in rows}
+        errors = {key: found.failures[key] for key, state in runs.items() if state == "failed"}
+        left = seconds_left([rows[key] for key, state in runs.items() if state != "done"], found.runs.values())
+        tables.append(TableStatus(table=table, profile=profile, runs=runs, errors=errors, seconds_left=left))
+    return tables, found.problems
 
 
 def seconds_left(rows: Iterable[Row], finished: Iterable[StoredRun]) -> float | None:
-    """Return the seconds that runs take at the rates of finished runs; None if no run has finished with an encoder.
-
-    The rate is that of the method, or of all methods if none of its runs has finished.
-    """
-    rates: dict[tuple[str, str | None], list[float]] = {}
+    """Return the seconds that runs take at the rate of finished runs with their encoder; None without such runs."""
+    rates: dict[str, list[float]] = defaultdict(list)
     for run in finished:
-        rate = (run.seconds - run.result.provenance.reused_seconds) / _images_seen(run.spec)
-        for method in (run.spec.train.method, None):
-            rates.setdefault((run.spec.train.encoder, method), []).append(rate)
-    total = 0.0
-    for train, images in ((row.spec.train, _images_seen(row.spec)) for row in rows):
-        known = rates.get((train.encoder, train.method)) or rates.get((train.encoder, None))
-        if known is None:
-            return None
-        total += images * fmean(known)
-    return total
+        rates[run.spec.train.encoder].append(
+            (run.seconds - run.result.provenance.reused_seconds) / _images_seen(run.spec)
+        )
+    specs = [row.spec for row in rows]
+    if any(spec.train.encoder not in rates for spec in specs):
+        return None
+    return sum(_images_seen(spec) * fmean(rates[spec.train.encoder]) for spec in specs)
 
 
 def _images_seen(spec: RunSpec) -> float:
     """Return how many images a run is trained on; data of unknown size count as 10,000 images."""
+    if spec.train.steps:
+        return spec.train.steps * spec.train.batch_size
     sizes = {"digits": 1437, "cifar10": 50_000, "cifar100": 50_000, "tiny_imagenet": 100_000, "caltech256": 15_360}
     scarce = 1.0 if spec.imbalance_rate is None else (1 + spec.imbalance_rate) / 2
-    n = spec.n_train or sizes.get(spec.source, 10_000) * scarce
-    return float(spec.train.steps * spec.train.batch_size if spec.train.steps else spec.train.epochs * n)
+    return spec.train.epochs * (spec.n_train or sizes.get(spec.source, 10_000) * scarce)

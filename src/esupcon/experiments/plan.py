@@ -62,8 +62,8 @@ def _file_name(value: str) -> str:
 Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 Name = Annotated[str, AfterValidator(_file_name)]
 Settings = dict[str, Any]
+Seeds = Annotated[int | None, Field(ge=1, le=MAX_RUNS)]
 Spec = Annotated[RunSpec, BeforeValidator(lambda value: RunSpec.read(value) if isinstance(value, dict) else value)]
-Number = Annotated[int, Field(gt=-(2**63), lt=2**63)]  # JSON also knows integers that no float can hold
 
 
 class Record(BaseModel):
@@ -80,14 +80,14 @@ class Column(Record):
 
     dataset: str = Field(min_length=1)
     setting: str = ""
-    n_train: int | None = Field(None, ge=1)
-    imbalance_rate: float | None = Field(None, gt=0, le=1)
-    noise_rate: float | None = Field(None, ge=0, le=1)
+    n_train: int | None = None
+    imbalance_rate: float | None = None
+    noise_rate: float | None = None
     noise_kind: str | None = None
     train: Settings = {}
     methods: Words = Field((), description="methods and contestants of this column; default: those of the table")
     contestants: dict[str, Settings] = Field({}, description="settings of single methods or contestants in this column")
-    seeds: int | None = Field(None, ge=1, le=MAX_RUNS)
+    seeds: Seeds = None
     second: str | None = Field(None, description="second data set, for `esupcon.experiments.measures`")
     paper_accuracy: dict[str, float] = Field({}, description="per cent, by method")
     paper_ece: dict[str, float] = Field({}, description="a share, by method")
@@ -114,7 +114,7 @@ class Contestant(Record):
 
     method: str
     train: Settings = {}
-    seeds: int | None = Field(None, ge=1, le=MAX_RUNS, description="instead of those of the column")
+    seeds: Seeds = None  # instead of those of the column
 
 
 class Table(Record):
@@ -155,8 +155,7 @@ class TableChange(Record):
     """
 
     columns: tuple[dict[str, Any], ...] = ()
-    methods: Words = ()
-    seeds: int | None = Field(default=None, ge=1, le=MAX_RUNS)
+    seeds: Seeds = None
     train: Settings = {}
     grid: dict[str, list[Any]] = {}
 
@@ -166,7 +165,6 @@ class Profile(Record):
 
     name: Name
     title: str
-    notes: Words = ()
     seeds: int = Field(1, ge=1, le=MAX_RUNS)
     validation_fraction: float = Field(0.0, ge=0, lt=1)
     train: Settings = {}
@@ -266,7 +264,7 @@ class Row(Record):
     spec: Spec
     second: str | None = Field(None, description="second data set, for `esupcon.experiments.measures`")
     reduced: str | None = Field(None, description="how the profile makes the paper's setting smaller")
-    grid: dict[str, bool | Number | float | str | None] = Field({}, description="position in the table's grid")
+    grid: dict[str, Any] = Field({}, exclude=True, description="only in plans stored before; not used")
     paper_accuracy: float | None = Field(None, description="per cent")
     paper_ece: float | None = Field(None, description="a share")
 
@@ -335,22 +333,24 @@ def make_plan(
             plugin.execute()
     change, overrides = scale.table.get(about.name, TableChange()), overrides or {}
     columns = _columns(about, change, datasets, settings)
-    usual, known = change.methods or about.methods, [*METHODS, *about.contestants]
+    known = [*METHODS, *about.contestants]
     _check_known(sources, [name for one in columns for name in (one.dataset, one.second) if name], "source")
     if not (plugins and dry_run):  # a module that is not executed may register methods
         in_columns = [name for one in columns for name in (*one.methods, *one.contestants)]
         _check_known([one.method for one in about.contestants.values()], METHODS, f"table {about.name}: method")
-        _check_known([*usual, *in_columns], known, f"table {about.name}: method")
+        _check_known([*about.methods, *in_columns], known, f"table {about.name}: method")
         _check_known(methods, known, "method")
     grid = change.grid or about.grid
     _check_overrides(overrides, grid, columns)
-    cells: list[tuple[Column, str, Sequence[int]]] = []
+    cells: list[tuple[Column, str, Contestant, Sequence[int]]] = []
     for column in columns:
         # In the table's order; a method that the table leaves out may be wanted, too.
-        for name in dict.fromkeys(column.methods or [*usual, *methods]):
-            own = about.contestants[name].seeds if name in about.contestants else None
+        for name in dict.fromkeys(column.methods or [*about.methods, *methods]):
+            one = about.contestants.get(name) or Contestant(method=name)
             if not methods or name in methods:
-                cells.append((column, name, seeds or range(own or column.seeds or change.seeds or scale.seeds)))
+                cells.append(
+                    (column, name, one, seeds or range(one.seeds or column.seeds or change.seeds or scale.seeds))
+                )
     n_runs = math.prod(map(len, grid.values())) * sum(len(wanted) for *_, wanted in cells)
     if n_runs > MAX_RUNS:
         raise ValueError(f"table {about.name} has {n_runs:,} runs; at most {MAX_RUNS:,} can be planned. Choose a part.")
@@ -359,9 +359,8 @@ def make_plan(
 
     rows, what = [], f"table {about.name}, profile {scale.name}"
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    runs = [(*cell[:2], point, seed) for cell in cells for point in points for seed in cell[2]]
-    for column, name, point, seed in sorted(runs, key=lambda run: (columns.index(run[0]), points.index(run[2]))):
-        contestant = about.contestants.get(name) or Contestant.model_validate({"method": name})
+    runs = [(*cell[:3], point, seed) for cell in cells for point in points for seed in cell[3]]
+    for column, name, contestant, point, seed in sorted(runs, key=lambda r: (columns.index(r[0]), points.index(r[3]))):
         values = {
             **({"threads": 1} if about.recipe else SETTINGS),
             **{"validation_fraction": scale.validation_fraction, **about.train},
@@ -374,17 +373,15 @@ def make_plan(
         is_reduced = original is not None and spec.n_train not in (None, original.n_train)
         words = [column.setting if not point or column.setting != "full" else "", _listing(point)]
         row = {
-            **{"table": about.name, "profile": scale.name, "method": name, "seed": seed, "spec": spec, "grid": point},
+            **{"table": about.name, "profile": scale.name, "method": name, "seed": seed, "spec": spec},
             **{"dataset": column.dataset, "setting": ", ".join(word for word in words if word)},
             "second": column.second and sources.get(column.second, column.second),
             "reduced": f"{spec.n_train:,} samples" if is_reduced else None,
-            "paper_accuracy": column.paper_accuracy.get(name),
-            "paper_ece": column.paper_ece.get(name),
+            **{"paper_accuracy": column.paper_accuracy.get(name), "paper_ece": column.paper_ece.get(name)},
         }
         rows.append(_validated(Row, row, what))
-    texts = about.model_dump(include={"title", "paper", "measure", "baseline"})
-    notes = (*about.notes, *scale.notes)
-    return Plan(table=about.name, profile=scale.name, notes=notes, rows=tuple(rows), plugins=plugins, **texts)
+    texts = about.model_dump(include={"title", "paper", "measure", "baseline", "notes"})
+    return Plan(table=about.name, profile=scale.name, rows=tuple(rows), plugins=plugins, **texts)
 
 
 def _columns(about: Table, change: TableChange, datasets: Collection[str], settings: Collection[str]) -> list[Column]:

@@ -22,7 +22,6 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +119,7 @@ class Store:
     def require(self) -> None:
         """Raise if this is not a store."""
         if not (self.root / "runs").is_dir():
-            raise FileNotFoundError(f"{self.root} is not a store of runs. Create one: esupcon reproduce --store DIR.")
+            raise FileNotFoundError(f"{self.root} is not a store of runs. Pass a folder of esupcon reproduce or demo.")
 
     def run_folder(self, key: str) -> Path:
         return self.root / "runs" / key
@@ -189,17 +188,6 @@ class Store:
             return False
         self._failure_file(key).unlink(missing_ok=True)
         return True
-
-    def add(self, key: str, write: Callable[[Path], None]) -> None:
-        """Store a run that was computed elsewhere: `write` fills an empty folder with its files."""
-        folder = self.root / "work" / f".{key}-{uuid.uuid4().hex[:8]}"
-        folder.mkdir()
-        try:
-            write(folder)
-            self.finish(key, folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(self.work_folder(key), ignore_errors=True)  # what a local process may have started
 
     def set_aside(self, key: str) -> Path:
         """Move a stored run out of the way without deleting it, so that it is computed again."""
@@ -281,9 +269,9 @@ def export_study(store: Store, path: str | os.PathLike[str]) -> int:
         lines.append({"plan": content})
     for run in contents.runs.values():
         result = run.result.model_dump(mode="json")
-        result["run"], source = _without_path(result["run"]), Path(result["provenance"]["source"]).name
-        result["data"]["name"] = Path(result["data"]["name"]).name
-        result["provenance"]["source"] = source
+        result["run"] = _without_path(result["run"])
+        for part, name in (("data", "name"), ("provenance", "source")):
+            result[part][name] = Path(result[part][name]).name
         lines.append({"result": result, "history": run.history, "timing": run.timing})
     texts = (json.dumps(_io.sealed(line), sort_keys=True, separators=(",", ":")).encode() + b"\n" for line in lines)
     _io.write_whole(path, lambda file: file.writelines(texts))
@@ -303,13 +291,13 @@ def import_study(path: str | os.PathLike[str], store: Store) -> int:
         store.write_plan(plan)
     missing = [run for run in contents.runs.values() if not store.is_done(run.key)]
     for run in missing:
-
-        def write(folder: Path, run: StoredRun = run) -> None:
-            for name, file in _CURVES.items():
-                (folder / file).write_text("".join(json.dumps(line) + "\n" for line in run.curves[name]))
-            run.result.write(folder)
-
-        store.add(run.key, write)
+        folder = store.work_folder(f".{run.key}-{uuid.uuid4().hex[:8]}")
+        folder.mkdir()
+        for name, file in _CURVES.items():
+            (folder / file).write_text("".join(json.dumps(line) + "\n" for line in run.curves[name]))
+        run.result.write(folder)
+        store.finish(run.key, folder)
+        shutil.rmtree(store.work_folder(run.key), ignore_errors=True)  # what a process may have started
     return len(missing)
 
 
