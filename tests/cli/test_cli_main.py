@@ -200,7 +200,7 @@ def test_benchmark_candidates_take_turns_after_a_warm_up() -> None:
 
 
 def test_bench(esupcon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esupcon.cli.bench.SIZES", (40, 60))
+    monkeypatch.setattr(sys.modules["esupcon.cli.bench"], "SIZES", (40, 60))
     printed = esupcon("bench", *SMALL)
     assert all(word in printed.out for word in ("ESupCon", "40", "60", "views", "network", "loss", "images/s"))
 
