@@ -143,7 +143,7 @@ def test_values_slightly_beyond_a_learnt_range_are_clipped_with_a_warning() -> N
         (np.zeros((2, 9, 8), np.uint8), "X has images of 9x8 pixels and 1 channel; this classifier takes 8x8 pixels"),
         (np.zeros((2, 3, 8, 8), np.uint8), "X has images of 8x8 pixels and 3 channels"),
         (np.zeros((8, 8), np.uint8), r"one image of shape \(8, 8\). Pass X\[None\]"),
-        (np.zeros((2, 64)), "images are"),
+        (np.zeros((2, 64)), "images must be"),
     ],
 )
 def test_images_unlike_those_of_training_are_refused(X: Any, message: str) -> None:

@@ -216,7 +216,7 @@ CALLS = {
     ),
     "an unknown score": (lambda table, _: table.ood_score(X, method="best"), "must be one of auto, mahalanobis"),
     "a model that is not there": (lambda *_: package.load("nowhere"), "Pass the folder that a model was saved to"),
-    "a table for a model of images": (lambda _, run: run.predict(X), r"images are \(n, H, W\)"),
+    "a table for a model of images": (lambda _, run: run.predict(X), r"images must be \(n, H, W\)"),
     "one path": (lambda _, run: run.predict("photos/ne/0.png"), "Pass a list"),
     "colour for a model of grey images": (
         lambda _, run: run.predict(np.zeros((2, 8, 8, 3), np.uint8)),

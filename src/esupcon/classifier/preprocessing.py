@@ -20,7 +20,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, StringConstraints, 
 from sklearn.utils import assert_all_finite, check_array
 from torch import Tensor, nn
 
-from esupcon.data import load_images
+from esupcon.data import load_images, sources
 from esupcon.data.decode import SAMPLED_HEADERS, DecodeSpec, choose_side, image_dimensions, picture_pixels
 from esupcon.probability.metrics import Record
 
@@ -264,16 +264,8 @@ def holds_images(X: Any) -> bool:
 
 def channels_first(X: Rows) -> Rows:
     """Return (n, H, W), (n, H, W, C) or (n, C, H, W) as (n, C, H, W); prefer (n, H, W, C) if both are possible."""
-    if X.ndim == 3:
-        return X[:, None]
-    if X.ndim == 4 and X.shape[3] in (1, 3):
-        return X.transpose(0, 3, 1, 2)
-    if X.ndim == 4 and X.shape[1] in (1, 3):
-        return X
-    remedy = " Drop the alpha channel: X[..., :3]." if X.ndim == 4 and 4 in (X.shape[1], X.shape[3]) else ""
-    raise ValueError(
-        f"images are (n, H, W), (n, H, W, C) or (n, C, H, W) with 1 or 3 channels; got shape {X.shape}.{remedy}"
-    )
+    last = X.ndim == 4 and X.shape[3] in (1, 3)
+    return sources.channels_first(X, "NHWC" if last else "NCHW", "images")
 
 
 class _Affine(nn.Module):

@@ -260,7 +260,7 @@ def read_npz(file: Path, options: DataOptions, log: Log) -> Source:
         x, n_labels = content[f"x_{part}"], len(content[f"y_{part}"])
         if len(x) != n_labels:
             raise ValueError(f"{file}: x_{part} has {len(x)} images and y_{part} {n_labels} labels.")
-        planes.append(_channels_first(x, options.layout, f"{file}: x_{part}"))
+        planes.append(channels_first(x, options.layout, f"{file}: x_{part}"))
     if planes[0].shape[1:] != planes[-1].shape[1:]:
         raise ValueError(f"{file}: x_train and x_test differ in size, {planes[0].shape[1:]} and {planes[1].shape[1:]}.")
     classes = None
@@ -271,7 +271,8 @@ def read_npz(file: Path, options: DataOptions, log: Log) -> Source:
     return Source(_as_uint8(planes, file, log), labels, names_of_classes, n_train)
 
 
-def _channels_first(images: NDArray[Any], layout: str | None, what: str) -> NDArray[Any]:
+def channels_first(images: NDArray[Any], layout: str | None, what: str) -> NDArray[Any]:
+    """Return images as (n, C, H, W); refuse a shape that may be NHWC or NCHW if no layout is given."""
     shape = images.shape
     if len(shape) == 3:
         images, layout = images[:, None], "NCHW"
@@ -283,7 +284,8 @@ def _channels_first(images: NDArray[Any], layout: str | None, what: str) -> NDAr
     planes = images.transpose(0, 3, 1, 2) if images.ndim == 4 and layout == "NHWC" else images
     if planes.ndim != 4 or planes.shape[1] not in (1, 3) or 0 in planes.shape[2:]:
         expected = "(n, H, W), or (n, H, W, C) or (n, C, H, W) with 1 or 3 channels"
-        raise ValueError(f"{what} must be {expected}; got shape {shape}.")
+        remedy = " Drop the alpha channel." * (len(shape) == 4 and 4 in (shape[1], shape[3]))
+        raise ValueError(f"{what} must be {expected}; got shape {shape}.{remedy}")
     return planes
 
 
