@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pytest
 
 import esupcon
+from assets import made_once
 from esupcon.cli import main as esupcon_main
 
 ROOT = Path(__file__).parents[2]
@@ -113,12 +114,15 @@ def test_what_the_pages_import_is_public() -> None:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if missing():
         pytest.skip(f"{', '.join(missing())} not installed: pip install -e '.[docs]'")
-    out = tmp_path_factory.mktemp("docs") / "site"
-    words = [sys.executable, str(ROOT / "scripts" / "docs_site.py"), "--out", str(out)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"Open {(out / 'index.html').as_uri()}\n"
-    return out
+
+    def build(folder: Path) -> None:
+        out = folder / "site"
+        words = [sys.executable, str(ROOT / "scripts" / "docs_site.py"), "--out", str(out)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == f"Open {(out / 'index.html').as_uri()}\n"
+
+    return made_once(tmp_path_factory, "site", build) / "site"
 
 
 class Page(HTMLParser):

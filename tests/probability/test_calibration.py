@@ -308,18 +308,6 @@ def overconfident(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndar
     return (softmax(logits).cumsum(1) < rng.random((n, 1))).sum(1).clip(max=2), 2 * logits
 
 
-def test_training_calibrates_on_what_it_held_out() -> None:
-    labels, logits = overconfident(400, np.random.default_rng(0))
-    held = np.arange(400) % 3 == 0
-    asked: list[np.ndarray] = []
-    found = fit_calibration(
-        Calibration(), labels, held, lambda part: (asked.append(part), logits[part])[1], generator()
-    )
-    assert [part.tolist() for part in asked] == [held.tolist()]
-    assert (found.how, found.n) == ("held-out", held.sum())
-    assert found.temperature == smoothed_temperature(logits[held], labels[held])
-
-
 def test_without_a_held_out_part_every_sample_is_predicted_by_a_model_that_did_not_see_it() -> None:
     labels, logits = overconfident(150, np.random.default_rng(1))
     labels[0], logits = 3, np.hstack([logits, np.zeros((150, 1))])  # the only sample of its class: always in training
@@ -335,16 +323,3 @@ def test_without_a_held_out_part_every_sample_is_predicted_by_a_model_that_did_n
     assert (found.how, found.n) == ("cross-fitted", 149)
     assert found.temperature == smoothed_temperature(logits[1:], labels[1:])
     assert 1 < found.temperature < 4
-
-
-def test_too_few_samples_or_classes_are_not_calibrated() -> None:
-    for labels, held in (
-        (np.arange(19) % 2, None),
-        (np.zeros(50, int), None),
-        (np.arange(50) % 2, np.arange(50) % 2 == 0),
-    ):
-        before = Calibration(class_counts=(1, 1))
-        assert (
-            fit_calibration(before, labels, held, lambda part: pytest.fail("trained for nothing"), generator())
-            == before
-        )

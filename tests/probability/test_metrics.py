@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from xml.etree import ElementTree
 
 import numpy as np
@@ -234,14 +233,3 @@ def test_files_of_every_format_are_reproducible(tmp_path, report) -> None:
     for expected in ("confidence", "accuracy", "ECE", "gap", "after calibration", "mean confidence"):
         assert expected in words
     assert len(list(tmp_path.iterdir())) == 6
-
-
-def test_impossible_files_and_a_missing_matplotlib_are_named(tmp_path, report, monkeypatch) -> None:
-    with pytest.raises(ValueError, match=r"must end in \.png, \.svg or \.pdf; got 'plot\.gif'"):
-        reliability_diagram(report.bins_before, path=tmp_path / "plot.gif")
-    with pytest.raises(FileNotFoundError, match="folder"):
-        reliability_diagram(report.bins_before, path=tmp_path / "absent" / "plot.png")
-    assert list(tmp_path.iterdir()) == []
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ValueError, match=r"pip install 'esupcon\[report\]'"):
-        reliability_diagram(report.bins_before)

@@ -12,6 +12,7 @@ import torch
 from small_data import blobs, changes, quick_spec, rowwise_encoder
 from torch.testing import assert_close
 
+from assets import made_once
 from esupcon.training import fit
 
 WORKER = """
@@ -39,20 +40,15 @@ JOBS = ["supcon_tt:0", "spce:0", "esupcon:0", "ce:0", "esupcon:3", "esupcon:0:0.
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("ddp")
-    script = out / "worker.py"
-    script.write_text(WORKER)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run = subprocess.run(
-        [*launcher, str(script), str(out), str(Path(__file__).parent), *JOBS],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return out
+    def train(out: Path) -> None:
+        (out / "worker.py").write_text(WORKER)
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        words = [*launcher, str(out / "worker.py"), str(out), str(Path(__file__).parent), *JOBS]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        assert run.returncode == 0, run.stderr[-3000:]
+
+    return made_once(tmp_path_factory, "two_processes", train)
 
 
 @pytest.mark.parametrize("job", JOBS)
