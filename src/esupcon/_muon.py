@@ -12,7 +12,7 @@ from torch import Tensor
 class Muon(torch.optim.Optimizer):
     """Take steps of equal length in all directions: the momentum M = U S V^T of a filter bank is replaced by U V^T.
 
-    Filters (out, in, h, w) are treated as matrices (out, in h w); `torch.optim.Muon` of torch 2.15 still refuses them.
+    Filters (out, in, h, w) are treated as matrices (out, h w in); `torch.optim.Muon` of torch 2.15 still refuses them.
     Before each step a bank is rescaled to the norm sqrt(out), so its scale neither grows nor needs weight decay.
     U V^T is approximated by Newton-Schulz iterations, computed in `dtype`; bfloat16 halves their time.
 
@@ -51,7 +51,9 @@ class Muon(torch.optim.Optimizer):
                 update = grad.add(momentum, alpha=group["momentum"])  # Nesterov
                 if group["orthogonal"]:
                     p.mul_(len(p) ** 0.5 / torch.linalg.vector_norm(p).clamp_min(torch.finfo(p.dtype).tiny))
-                    update = orthogonalise(update.flatten(1), group["iterations"], self.dtype).view_as(p)
+                    update = update.movedim(1, -1)  # the order in memory of channels_last: no copy
+                    flat = orthogonalise(update.flatten(1), group["iterations"], self.dtype)
+                    update = flat.view_as(update).movedim(-1, 1)
                 p.sub_(update, alpha=group["lr"])
         return loss
 
@@ -59,13 +61,18 @@ class Muon(torch.optim.Optimizer):
 def orthogonalise(matrix: Tensor, iterations: int, dtype: torch.dtype) -> Tensor:
     """Return approximately U V^T of the matrix U S V^T by a quintic Newton-Schulz iteration; zero stays zero.
 
-    The coefficients of Keller Jordan bring singular values near 1 fast, to between about 0.7 and 1.2.
+    The coefficients of Keller Jordan bring singular values near 1 fast, to between about 0.7 and 1.2. Each iteration
+    multiplies X by a polynomial P of X X^T. The next X X^T is P X X^T P, so only the first and the last product have
+    the size of the matrix; the others, in float32 or more, have that of its shorter side.
     """
     x: Tensor = matrix.to(dtype)
     x = x / (torch.linalg.vector_norm(x) + 1e-7)
-    if tall := len(x) > x.shape[1]:  # the smaller of the two products
-        x = x.T
-    for _ in range(iterations):
-        square = x @ x.T
-        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
-    return (x.T if tall else x).to(matrix.dtype)
+    tall = len(x) > x.shape[1]
+    square = (x.T @ x if tall else x @ x.T).to(torch.promote_types(dtype, torch.float32))
+    product: Tensor | None = None
+    for last in range(iterations - 1, -1, -1):
+        polynomial = torch.addmm(square, square, square, beta=-4.7750, alpha=2.0315)
+        polynomial.diagonal().add_(3.4445)
+        product = polynomial if product is None else polynomial @ product
+        square = polynomial @ square @ polynomial if last else square
+    return (x @ product.to(dtype) if tall else product.to(dtype) @ x).to(matrix.dtype)
