@@ -48,6 +48,19 @@ def test_convolutions_start_as_the_identity_on_their_first_channels() -> None:
         assert_close(convolution(x)[:, : convolution.in_channels], x)
 
 
+@pytest.mark.parametrize(("sides", "sizes"), [((8, 8), (1, 1)), ((8, 20), (1, 3)), ((9, 9), (3, 3))])
+def test_filters_along_a_side_of_one_pixel_have_one_row(sides: tuple[int, int], sizes: tuple[int, int]) -> None:
+    """The others would only meet the padding: the same function as with 3x3 filters."""
+    encoder = FastEncoder((1, *sides)).double().eval()
+    x = torch.randn(2, 1, *sides, dtype=torch.float64)
+    last = encoder.groups[1][4]
+    assert last.kernel_size == sizes
+    expected, (rows, columns) = encoder(x), [int(size == 1) for size in sizes]
+    last.weight = nn.Parameter(F.pad(last.weight, [columns, columns, rows, rows]))
+    last.padding = (1, 1)
+    assert_close(encoder(x), expected)
+
+
 def test_every_side_from_8_to_224_leaves_a_last_map_of_1_to_5_pixels() -> None:
     with torch.device("meta"):
         for side in (*range(8, 50), *range(62, 69), *range(85, 225, 10), 181, 182, 224):

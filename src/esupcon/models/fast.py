@@ -6,6 +6,7 @@ Wide layers keep the matrix units of ordinary processors busy, which narrow resi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -113,11 +114,13 @@ class FastEncoder(nn.Module):
         large = max(sides) > LARGEST_FOR_SMALL_FILTERS and min(sides) >= 2 * SMALLEST_SIDE
         self.whitening = Whitening(in_channels, size=3 if large else 2, stride=2 if large else 1)
         map_side = min(sides) / (2 if large else 1)
+        map_sides = [(side - 3) // 2 + 1 if large else side - 1 for side in sides]
         self.groups = nn.Sequential()
         channels = len(self.whitening.bias)
         for index in range(max(2, round(math.log2(map_side / 4)))):
             out_channels = width * (64 if index == 0 else 256)
-            self.groups.append(_group(channels, out_channels))
+            map_sides = [side // 2 for side in map_sides]
+            self.groups.append(_group(channels, out_channels, map_sides))
             channels = out_channels
         self.dim = channels
 
@@ -130,21 +133,24 @@ class FastEncoder(nn.Module):
         self.whitening.fit(images)
 
 
-def _group(in_channels: int, channels: int) -> nn.Sequential:
+def _group(in_channels: int, channels: int, pooled: list[int]) -> nn.Sequential:
+    """Return a group whose maps have the sides `pooled` after pooling; along a side of 1 a filter needs one row."""
     return nn.Sequential(
         _convolution(in_channels, channels),
         nn.MaxPool2d(2),
         _BatchNorm(channels),
         nn.GELU(),
-        _convolution(channels, channels),
+        _convolution(channels, channels, [1 if side == 1 else 3 for side in pooled]),
         _BatchNorm(channels),
         nn.GELU(),
     )
 
 
-def _convolution(in_channels: int, out_channels: int) -> nn.Conv2d:
-    """Return a 3x3 convolution that copies its input to its first channels."""
-    convolution = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
+def _convolution(in_channels: int, out_channels: int, size: Sequence[int] = (3, 3)) -> nn.Conv2d:
+    """Return a convolution that copies its input to its first channels."""
+    height, width = size
+    padding = (height // 2, width // 2)
+    convolution = nn.Conv2d(in_channels, out_channels, (height, width), padding=padding, bias=False)
     with torch.no_grad():
         nn.init.dirac_(convolution.weight[:in_channels])
     return convolution
