@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
 from esupcon.functional import check_choice
@@ -72,13 +73,14 @@ class Network(nn.Module):
         return self.outputs(x, ("logits",))["logits"]
 
     def outputs(self, x: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
-        """Return the named outputs among embedding, projection and logits. The encoder runs once per image."""
+        """Return the named outputs among embedding, projection and logits. The encoder runs once."""
         names = tuple(names)
         self._check(names)
         if not names:
             return {}
         if self.mirror and not self.training:
-            return self.mean_outputs_of(self.encoder(x), self.encoder(x.flip(-1)), names)
+            both = self.encoder(torch.cat([x, x.flip(-1)])).unflatten(0, (2, -1))
+            return self.mean_outputs_of(both[0], both[1], names)
         return self.outputs_of(self.encoder(x), names)
 
     def mean_outputs_of(self, encoded: Tensor, mirrored: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
