@@ -64,7 +64,7 @@ def build_optimizer(network: Network, stage: Stage, spec: TrainSpec, batch_size:
     if muon:
         return Muon(made, lr, dtype=torch.bfloat16 if spec.precision == "bf16" else torch.float32)
     if spec.optimizer == "adamw":
-        return optim.AdamW(made)
+        return optim.AdamW(made, fused=True)
     return optim.SGD(made, momentum=spec.momentum, nesterov=spec.momentum > 0)
 
 
