@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from small_data import blobs, quick_spec
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from esupcon import ContrastiveClassifier
 from esupcon.methods import METHODS
 from esupcon.models import FastEncoder, build_network
 from esupcon.spec import TrainSpec
@@ -94,6 +97,32 @@ def test_interrupted_run_continues_bit_identical(tmp_path: Path, steps: int, pre
     for (name, a), b in zip(whole.network.state_dict().items(), again.network.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
     assert whole.history == again.history
+
+
+@pytest.mark.parametrize("kind", ["digits", "colour", "table"])
+def test_same_settings_under_load_give_the_same_tensors(kind: str) -> None:
+    """The defaults of the estimator, alone and beside threads that keep all cores busy."""
+    data = load_digits(return_X_y=True)[0][:150]
+    x = {"digits": data.reshape(-1, 8, 8), "colour": noise(150, 3, 16, 16), "table": data}[kind]
+    y, stop, square = np.arange(150) % 3, threading.Event(), torch.eye(300)
+
+    def work() -> None:
+        while not stop.is_set():
+            square @ square
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    alone, busy = (ContrastiveClassifier(random_state=0, epochs=2) for _ in range(2))
+    alone.fit(x, y)
+    for thread in threads:
+        thread.start()
+    try:
+        busy.fit(x, y)
+    finally:
+        stop.set()
+    for name, value in alone.classifier_.network.state_dict().items():
+        assert torch.equal(value, busy.classifier_.network.state_dict()[name]), name
+    assert alone.calibration_temperature_ == busy.calibration_temperature_
+    assert (alone.predict_proba(x) == busy.predict_proba(x)).all()
 
 
 def test_neck_keeps_running_statistics_of_the_embeddings() -> None:
