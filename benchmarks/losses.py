@@ -82,7 +82,7 @@ def row(n: int, n_classes: int) -> str:
 
     square, block = torch.randn(SIDE, SIDE), torch.empty(SIDE, SIDE)
     speeds = {"product": lambda: square @ square, "exponentials": lambda: torch.exp(square, out=block)}
-    best = best_seconds({name: both_ways(loss) for name, loss in losses.items()} | speeds, 25 if n <= 1024 else 1)
+    best = best_seconds({name: both_ways(loss) for name, loss in losses.items()} | speeds, 25 if n <= 1024 else 3)
     limit = n * n * (2 * DIM / SIDE**3 * best["product"] + best["exponentials"] / SIDE**2)
     supcon = best["supcon"]
     peers = [f"{best[name] / supcon:.1f}x" if name in best else "-" for name in ("peer", "dense")]
