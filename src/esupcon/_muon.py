@@ -75,4 +75,5 @@ def orthogonalise(matrix: Tensor, iterations: int, dtype: torch.dtype) -> Tensor
         polynomial.diagonal().add_(3.4445)
         product = polynomial if product is None else polynomial @ product
         square = polynomial @ square @ polynomial if last else square
+    assert product is not None  # one iteration or more
     return (x @ product.to(dtype) if tall else product.to(dtype) @ x).to(matrix.dtype)
