@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 import zipfile
@@ -164,14 +163,6 @@ def test_array_that_claims_more_than_the_archive_holds_is_refused(tmp_path: Path
         archive.writestr("x.npy", header.getvalue() + b"1234")
     with pytest.raises(_io.NotPlainArrays, match="announced"):
         _io.read_arrays(tmp_path / "a.npz", ["x"])
-
-
-def test_torn_lines_are_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    for number in range(3):
-        _io.append_line(path, {"n": number})
-    path.write_text(path.read_text()[:-4] + "\n[1]\n" + json.dumps({"n": 9}) + "\n")
-    assert _io.read_json_lines(path) == [{"n": 0}, {"n": 1}, {"n": 9}]
 
 
 # --- Progress bars are for terminals only ----------------------------------------------------------------------------

@@ -79,8 +79,3 @@ def test_parameters_without_gradient_stay_and_zero_filters_stay_finite() -> None
     Muon([still, zero], lr=0.1).step()
     assert torch.equal(still, torch.ones(2, 3))
     assert zero.isfinite().all()
-
-
-def test_vectors_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"needs matrices or filters; got a parameter of shape \(3,\)"):
-        Muon([nn.Parameter(torch.ones(3))], lr=0.1)

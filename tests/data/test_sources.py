@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pictures import class_folder, quietly, said, saved
 
 from esupcon.data import DataOptions, source_digest
-from esupcon.data.sources import in_class_order, read_npz
+from esupcon.data.sources import read_npz
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (30, 3, 6, 5)).astype(np.uint8)
@@ -226,11 +226,6 @@ def test_csv_that_does_not_fit_into_memory_or_is_not_utf8_is_refused(tmp_path, m
     refused(written(tmp_path, ["path,label", "Käfer.png,a"], encoding="cp1252"), tmp_path, "UTF-8")
     monkeypatch.setattr("esupcon._io.memory_budget", lambda: 1000)
     refused(written(tmp_path, ["path,label", *lines()]), tmp_path, r"table\.csv needs .* of memory")
-
-
-@given(st.sets(st.integers(0, 10**30).map(str), min_size=1))
-def test_numeric_class_names_are_sorted_by_value(names):
-    assert list(map(int, in_class_order(names))) == sorted(map(int, names))
 
 
 # --- Digest of the content ---

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esupcon.heads import LinearHead, PrototypeHead
 from esupcon.models import Neck, Network, ProjectionHead, build_network
 
 
@@ -94,13 +93,3 @@ def test_projection_head_is_fc_relu_fc() -> None:
     assert torch.equal(z, kept)  # the activation works in place, on the projector's own values only
     assert first.weight.shape == (6, 6)
     assert ProjectionHead(6)(z).shape == (4, 128)
-
-
-def test_heads_are_chosen_by_name() -> None:
-    linear = build_network(encoder="identity", input_shape=(4,), n_classes=2, head="linear")
-    prototype = build_network(encoder="identity", input_shape=(4,), n_classes=3, head="prototype", temperature=0.2)
-    assert isinstance(linear.head, LinearHead)
-    assert isinstance(prototype.head, PrototypeHead)
-    assert prototype.head.temperature == 0.2
-    assert prototype.head.weight.shape == (3, 4)
-    assert linear.projector is None

@@ -75,8 +75,3 @@ def test_changed_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pretrained, "find_spec", lambda name: spec)
     with pytest.raises(ValueError, match="is missing or not the published file"):
         EfficientNetLite0().load_imagenet_weights()
-
-
-def test_other_numbers_of_channels_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 or 3 channels; got 2"):
-        build_encoder("efficientnet-lite0", input_shape=(2, 64, 64))
