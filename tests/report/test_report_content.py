@@ -26,9 +26,11 @@ def test_damaged_runs_and_plans_are_left_out_and_named(store: Store, fill: Fille
     (store.run_folder(missing.key) / "result.json").unlink()
     (store.root / "plans" / "bad.json").write_text('{"table": "x", "profile": "y", "rows": [{"key": 3}]}')
     (store.root / "plans" / "worse.json").write_text("no")
+    unplanned = row("spce", 9)
+    write_run(store, unplanned, Left())
     content = read(store.root)
-    assert len(content.problems) == 5 and all(line.isprintable() for line in content.problems)
-    for name in (broken.key, changed.key, missing.key, "bad.json", "worse.json"):
+    assert len(content.problems) == 6 and all(line.isprintable() for line in content.problems)
+    for name in (broken.key, changed.key, missing.key, "bad.json", "worse.json", unplanned.key):
         assert any(name in line for line in content.problems), name
     (table,) = content.tables
     assert (table.n_done, len(table.rows)) == (3, 6)

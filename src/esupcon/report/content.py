@@ -89,6 +89,8 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
     }
     runs = {key: run for key, run in found.runs.items() if key in planned}
     problems = list(found.problems)
+    if unplanned := found.runs.keys() - {row.key for plan in found.plans for row in plan.rows}:
+        problems.append(f"{count(len(unplanned), 'run')} in the store that no plan names: {listed(sorted(unplanned))}.")
     drawn, n_not_drawn = _drawn_columns(results, runs, problems)
     reasons = {key: f"failed: {error}" for key, error in found.failures.items()}
     for key in planned.keys() - runs.keys():
