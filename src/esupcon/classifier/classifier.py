@@ -189,7 +189,7 @@ class Classifier:
     def arrays(self, rows: Rows, *names: str) -> list[Floats]:
         """Return some of `outputs` as float64 arrays."""
         found = self.outputs(rows, names)
-        return [found[name].double().cpu().numpy() for name in names]
+        return [found[name].cpu().double().numpy() for name in names]
 
     def logits(self, X: Any) -> Floats:
         """Return the logits (n, K), before calibration."""

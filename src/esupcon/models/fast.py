@@ -63,7 +63,7 @@ class Whitening(nn.Module):
         images = images[:: math.ceil(len(images) / WHITENING_IMAGES)]
         covariance, n_patches = torch.zeros(dim, dim, dtype=torch.float64), 0
         for some in images.split(_IMAGES_AT_ONCE):
-            patches = F.unfold(some.double().cpu(), size).transpose(1, 2).reshape(-1, dim)
+            patches = F.unfold(some.cpu().double(), size).transpose(1, 2).reshape(-1, dim)
             covariance += patches.T @ patches
             n_patches += len(patches)
         if not covariance.isfinite().all():

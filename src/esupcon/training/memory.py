@@ -136,5 +136,5 @@ def estimate_rate(belief: Tensor, labels: Tensor) -> float:
     """
     n_classes = belief.shape[1]
     n_likelier = (belief > belief.gather(1, labels[:, None])).sum(1)
-    unlikely = (n_likelier >= (n_classes + 1) // 2).double().mean()
+    unlikely = (n_likelier >= (n_classes + 1) // 2).float().mean()
     return min(1.0, float(unlikely) * (n_classes - 1) / (n_classes // 2))
