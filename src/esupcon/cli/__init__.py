@@ -6,6 +6,7 @@ Anything slow to import (torch above all) is imported inside the commands that n
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import re
 import sys
@@ -74,7 +75,8 @@ _EXAMPLES: dict[Callable[..., None], str] = {
     methods: "",
 }
 for _command, _words in _EXAMPLES.items():
-    app.command(epilog=f"Example: esupcon {_command.__name__} {_words}".rstrip())(_command)
+    _help = re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.cleandoc(_command.__doc__ or ""))  # the terminal breaks the lines
+    app.command(help=_help, epilog=f"Example: esupcon {_command.__name__} {_words}".rstrip())(_command)
 
 
 def _show_version(wanted: bool) -> None:
