@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -181,7 +182,8 @@ def markdown(text: str | None) -> str:
     start, *sections = _SECTION.split(inspect.cleandoc(text))
     paragraphs = [_definitions(part) if _is_list(part) else part for part in start.strip("\n").split("\n\n")]
     for title, entries in zip(sections[::2], sections[1::2], strict=True):
-        paragraphs += [f"**{title}**", _definitions(entries)]
+        shown = f"```pycon\n{entries.strip()}\n```" if entries.startswith(">>>") else _definitions(entries)
+        paragraphs += [f"**{title}**", shown]
     pieces = re.split(r"(`+.+?`+)", "\n\n".join(paragraphs), flags=re.DOTALL)
     return "".join(piece if piece.startswith("`") else piece.replace("$", r"\$") for piece in pieces)
 
@@ -193,10 +195,11 @@ def _is_list(paragraph: str) -> bool:
 
 def _definitions(entries: str) -> str:
     lines: list[str] = []
-    for line in entries.strip("\n").splitlines():
+    for line, after in pairwise([*entries.strip("\n").splitlines(), ""]):
         entry = _ENTRY.fullmatch(line)
         if entry:
-            lines += ["", ", ".join(f"`{name}`" for name in entry[1].split(", ")), f": {entry[2]}"]
+            kind = "." if " : " in line and after.startswith(" ") else ""  # the type of a parameter
+            lines += ["", ", ".join(f"`{name}`" for name in entry[1].split(", ")), f": {entry[2]}{kind}"]
         else:
             lines.append(f"  {line.strip()}")
     return "\n".join(lines).strip("\n")

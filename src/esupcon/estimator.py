@@ -58,61 +58,93 @@ _SETTINGS = (
 class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no annotations
     """A classifier whose embedding and class prototypes are trained together by a supervised contrastive loss.
 
-    X is one of
-
-    - a table (n, d) of numbers, an array or a data frame: standardised inside; its views are made by noise and by
-      values of other rows;
-    - images (n, H, W), (n, H, W, C) or (n, C, H, W), uint8 or other numbers, whose range is learnt; or PIL images;
-    - a list of paths of image files, decoded to `image_size`;
-    - embeddings (n, d) computed before. As a table they get a small network, which adapts the space to your classes;
-      with ``encoder="identity"`` they are kept as they are and only prototypes are learnt.
-
-    Samples cannot be weighted: `fit` has no `sample_weight`. See `class_weight`.
+    Network and settings are chosen for the data, as far as they are not given, and probabilities are calibrated.
 
     Parameters
     ----------
-    method : one of ce, supcon_ce, supcon_ce_n, supcon_tt, spce, spce_m, esupcon
-    encoder : "auto", a name (`fast`, `resnet18`, `mlp-256x2`, `identity`, `timm:NAME`), or an `nn.Module`,
-        which is copied; training starts from its weights
-    pretrained : start from pretrained weights where the encoder has some; False: from random ones
-    kind : "auto", or "embeddings" for rows that a network has computed: a linear map of them is learnt
-    temperature : divides every cosine similarity in training
-    prototype_weight : weight of the prototype term in the esupcon loss, as in the paper
-    epochs : passes over the data
-    batch_size, lr, optimizer, weight_decay : of the optimiser. These and all settings above that are None are chosen
-        for the data: see `recipe_`
-    augmentation : how views are made: auto, or the name of an augmentation
-    label_noise : share of the labels that are wrong, 0 to 1, or None for none. "auto" estimates it from the training of
-        images with five classes or more, and changes nothing below 12 %. Where labels are wrong, training relies on
-        what the network believes about them early on, and on their neighbours
-    class_weight : "balanced" draws every class equally often in training. A dict {label: weight} multiplies the
-        posterior of a class by its weight, which is what training with weighted samples converges to
-    priors : class shares that `predict` and `predict_proba` answer for: "training", those that training gave (of the
-        samples, or equal ones with ``class_weight="balanced"``), "balanced", equal ones, or a dict {label: share}.
-        Choose "balanced" if classes are rare among the samples but not where predictions are made, or if rare classes
-        count as much as frequent ones
-    auto_calibrate : fit a temperature for `predict_proba` on samples held out from training
-    validation_fraction : share held out for calibration and early stopping; if that is too few samples to calibrate
-        on, all are trained on and the temperature is cross-fitted
-    early_stopping, patience : stop after `patience` epochs without better held-out accuracy, keep the best weights
-    image_size : side, or (height, width), that image files are decoded to; None: chosen from the files
-    precision : "auto", "32", or "bf16" for mixed precision
-    device : "auto", "cpu", "cuda", ...: where to train; prediction is on the CPU
-    warm_start : `fit` continues from the last fit
-    verbose : 1 shows progress and findings of the doctor
-    random_state : an int makes fits identical
+    method : str, default="esupcon"
+        Training method: ce, supcon_ce, supcon_ce_n, supcon_tt, spce, spce_m, esupcon, supcon_cosine_ce, or your own.
+    encoder : str or nn.Module, default="auto"
+        A name (`fast`, `efficientnet-lite0`, `resnet18`, `resnet10-w32`, `mlp-256x2`, `identity`, `timm:NAME`), or a
+        module that maps a batch to (n, dim). A module is copied, and training starts from its weights.
+    pretrained : bool, default=True
+        Start from pretrained weights if the encoder has some; False: from random ones.
+    kind : {"auto", "embeddings"}, default="auto"
+        Pass "embeddings" for rows that a network has computed: a linear map of them is learnt.
+    temperature : float, default=None
+        Divides every cosine similarity in training. This and all following settings that are None are chosen for the
+        data; `recipe_` shows them.
+    prototype_weight : float, default=None
+        Weight of the prototype term in the esupcon loss, as in the paper.
+    epochs : int, default=None
+        Passes over the data.
+    batch_size, lr, optimizer, weight_decay : int, float, {"adamw", "sgd", "muon"}, float, default=None
+        Settings of the optimiser.
+    augmentation : str, default="auto"
+        Name of the augmentation that makes the views.
+    label_noise : {"auto"}, float or None, default="auto"
+        Share of the labels that are wrong, from 0 to 1; None for none. "auto" estimates it for images with five classes
+        or more, and changes nothing below 12 %. If labels are wrong, training relies on what the network and the
+        neighbours of a sample believe early on.
+    class_weight : {"balanced"} or dict, default=None
+        "balanced" draws every class equally often in training. A dict {label: weight} multiplies the posterior of a
+        class by its weight, which is what training with weighted samples converges to.
+    priors : {"training", "balanced"} or dict, default="training"
+        Class shares that predictions are for: those that training gave (of the samples, or equal ones with
+        ``class_weight="balanced"``), equal ones, or {label: share}.
+    auto_calibrate : bool, default=True
+        Fit a temperature for `predict_proba` on samples held out from training.
+    validation_fraction : float, default=0.1
+        Share held out for calibration and early stopping. If it is too small to calibrate on, all samples are trained
+        on and the temperature is cross-fitted.
+    early_stopping : bool, default=False
+        Stop after `patience` epochs without better held-out accuracy, and keep the best weights.
+    patience : int, default=10
+        Epochs without improvement before training stops early.
+    image_size : int or (int, int), default=None
+        Side, or height and width, that image files are decoded to; None: chosen from the files.
+    precision : {"auto", "32", "bf16"}, default="auto"
+        Number format of training; "bf16" is mixed precision.
+    device : str, default="auto"
+        Where to train: "auto", "cpu", "cuda" or "mps". Predictions are made on the CPU.
+    warm_start : bool, default=False
+        Whether `fit` continues from the last fit.
+    verbose : int, default=0
+        1 shows the estimated time, progress and findings.
+    random_state : int, RandomState or None, default=None
+        An int makes fits identical.
 
     Attributes
     ----------
-    classifier_ : the `Classifier` that makes all predictions: network, preprocessing, calibration, training examples
-    classes_ : the labels, in the order of the columns of `predict_proba`
-    prototypes_ : unit vectors (K, d) in the space of `transform`; None for methods with a linear head
-    calibration_ : how the temperature was found: "held-out", "cross-fitted", "given" or "none"
-    calibration_temperature_ : divides the logits in `predict_proba`
-    priors_, target_priors_ : class shares that training gave, and those that probabilities are for if they differ
-    recipe_ : the settings of the last fit; print it to see the reason for each
-    history_, findings_ : a record of each epoch, and the findings of the doctor
-    n_iter_ : epochs trained
+    classes_ : array of shape (K,)
+        Labels, in the order of the columns of `predict_proba`.
+    classifier_ : Classifier
+        Makes all predictions: network, preprocessing, calibration, training examples.
+    prototypes_ : array of shape (K, d) or None
+        Unit vectors in the space of `transform`; None for methods with a linear head.
+    calibration_ : {"held-out", "cross-fitted", "given", "none"}
+        How the temperature was found.
+    calibration_temperature_ : float
+        Divides the logits in `predict_proba`.
+    priors_, target_priors_ : array of shape (K,), array or None
+        Class shares that training gave, and those that probabilities are for if they differ.
+    recipe_ : Recipe
+        Settings of the last fit; print it to see the reason for each.
+    history_, findings_ : list of dict, list of Finding
+        A record of each epoch, and the findings of the doctor.
+    n_iter_ : int
+        Number of epochs trained.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from esupcon import ContrastiveClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> classifier = ContrastiveClassifier(epochs=5, random_state=0).fit(X[:300], y[:300])
+    >>> classifier.predict_proba(X[300:]).shape
+    (1497, 10)
+    >>> classifier.score(X[300:], y[300:]) > 0.7
+    True
     """
 
     classifier_: Classifier
@@ -203,7 +235,21 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     # --- Training ----------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on X with labels y, then calibrate."""
+        """Train, then calibrate.
+
+        Parameters
+        ----------
+        X : array, data frame or list
+            A table (n, d), standardised inside; images (n, H, W), (n, H, W, C) or (n, C, H, W) of any range; PIL images
+            or paths of image files; or embeddings (n, d), see `kind`.
+        y : array of shape (n,)
+            Labels of any type. Samples cannot be weighted; see `class_weight`.
+
+        Returns
+        -------
+        self : ContrastiveClassifier
+            The fitted estimator.
+        """
         previous, preprocessing, rows, labels = self._begin(X, y, resume=self.warm_start)
         classes = distinct_classes(labels)
         if len(classes) < 2:
@@ -301,11 +347,28 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
     # --- Prediction: everything is delegated to classifier_ ----------------------------------------------------------
 
     def predict(self, X: Any, *, unknown: Any = None) -> NDArray[Any]:
-        """Return the most probable class of each sample, or `unknown` for outliers; see `Classifier.predict`."""
+        """Return the most probable class of each sample.
+
+        Parameters
+        ----------
+        X : array, data frame or list
+            Samples, in a form that `fit` accepts.
+        unknown : object, default=None
+            If given, a value that is not a class, returned for outliers: samples whose `ood_score` is above that of
+            99 % of the samples that calibration used.
+
+        Returns
+        -------
+        labels : array of shape (n,)
+            Elements of `classes_`, or `unknown`.
+        """
         return self._fitted().predict(self._checked(X), unknown=unknown)
 
     def predict_proba(self, X: Any) -> Floats:
-        """Return probabilities (n, K): calibrated, for the class shares of `priors` or of `adapt_priors`."""
+        """Return calibrated probabilities (n, K) for the class shares of `priors` or of `adapt_priors`.
+
+        Columns are in the order of `classes_`.
+        """
         return self._fitted().predict_proba(self._checked(X))
 
     def predict_log_proba(self, X: Any) -> Floats:
@@ -318,14 +381,14 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         return self._fitted().transform(self._checked(X))
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Return the accuracy, for labels of any type."""
+        """Return the accuracy on X with labels y of any type."""
         predicted = self.predict(X)
         right = [a == b for a, b in zip(predicted.tolist(), as_labels(y, predicted).tolist(), strict=True)]
         weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         return float(np.average(right, weights=weights))
 
     def calibrate(self, X: Any, y: Any) -> Self:
-        """Fit the temperature on samples that were not trained on, instead of the one that `fit` found."""
+        """Fit the temperature, and the threshold for outliers, on samples that were not trained on; return self."""
         self._fitted().calibrate(self._checked(X), y)
         return self
 
@@ -532,11 +595,21 @@ class _Task:
 
 
 def load(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> ContrastiveClassifier | Classifier:
-    """Return a trained classifier from the folder it was saved to, or from the folder of a run.
+    """Load a trained classifier from the folder it was saved to, or from the folder of a run.
 
-    What `ContrastiveClassifier.save` wrote is returned as a fitted `ContrastiveClassifier`, what `esupcon train` wrote
-    as a `Classifier`; both have the same methods for prediction. Nothing in the folder is executed. `encoder` is needed
-    if the model was trained with a module of your own: pass the same module.
+    Nothing in the folder is executed.
+
+    Parameters
+    ----------
+    path : str or path
+        Folder that `ContrastiveClassifier.save`, `Classifier.save` or `esupcon train` wrote.
+    encoder : nn.Module, default=None
+        Needed if the model was trained with a module of your own: pass the same architecture.
+
+    Returns
+    -------
+    classifier : ContrastiveClassifier or Classifier
+        A fitted estimator if one was saved, else a `Classifier`; both have the same methods for prediction.
     """
     classifier = load_classifier(path, encoder=encoder)
     if classifier.about is None or classifier.about.parameters is None:

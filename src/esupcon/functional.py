@@ -8,6 +8,15 @@ Values are computed in float32 (float64 for float64 input), also under autocast.
 divisor stays that of the whole batch: values and gradients of disjoint anchors add up to those of the batch.
 `check_finite=True` looks for NaN and inf first. It is off by default because it costs a pass over `z`.
 
+>>> import torch
+>>> from esupcon import functional as F
+>>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]])  # two views of two images
+>>> labels, prototypes = torch.tensor([0, 1, 0, 1]), torch.eye(2)
+>>> round(F.supcon_loss(z, labels, temperature=0.1).item(), 4)
+0.0003
+>>> round(F.esupcon_loss(z, labels, prototypes).item(), 4)
+0.2273
+
 Memory is linear in n. Second derivatives (`create_graph=True`) and `torch.func` transforms need n-by-n tensors.
 `torch.compile(fullgraph=True)` accepts every loss.
 """
@@ -55,7 +64,19 @@ PrototypeAverage = Literal["class", "sample"]
 def simclr_loss(z: Tensor, *, temperature: float = 0.5, check_finite: bool = False) -> Tensor:
     """`1/n sum_i [ -s(z_i, z_i') + log sum_{j != i} exp s(z_i, z_j) ]`, `z_i'` the other view of image i.
 
-    `z = cat(view1, view2)`: row i pairs with row i + n/2. This is `supcon_loss` with each image its own class.
+    This is `supcon_loss` with each image as its own class.
+
+    Parameters
+    ----------
+    z : Tensor of shape (n, d)
+        Embeddings, `cat(view1, view2)`: row i pairs with row i + n/2.
+    temperature : float, default=0.5
+        Divides the cosine similarities.
+
+    Returns
+    -------
+    loss : Tensor
+        A scalar.
     """
     if z.ndim == 2 and len(z) % 2:
         raise ValueError(
@@ -72,6 +93,20 @@ def supcon_loss(
     """`mean_i [ -1/|P_i| sum_{p in P_i} s(z_i, z_p) + log sum_{j != i} exp s(z_i, z_j) ]`.
 
     The mean runs over the samples that have a positive; a batch without any is a ValueError.
+
+    Parameters
+    ----------
+    z : Tensor of shape (n, d)
+        Embeddings, a row for each view of each sample.
+    labels : integer Tensor of shape (n,)
+        Class of each row.
+    temperature : float, default=0.1
+        Divides the cosine similarities.
+
+    Returns
+    -------
+    loss : Tensor
+        A scalar.
     """
     temperature = check_number("temperature", temperature)
     z = check_embeddings(z, check_finite=check_finite)
@@ -93,9 +128,24 @@ def spce_loss(
 ) -> Tensor:
     """`-1/n sum_i log [ exp l(i, y_i) / sum_k exp l(i, k) ]`, `l(i, k) = 1/m_k sum_{j: y_j = k} s(z_i, z_j)`.
 
-    `average="class"`: `m_k` is the size of class k, and classes absent from the batch take no part in the softmax.
-    `average="batch"`: `m_k = n`, the literal equation with temperature 1; an absent class contributes exp(0), so
-    the number of classes matters: `n_classes`, by default the highest label plus one.
+    Parameters
+    ----------
+    z : Tensor of shape (n, d)
+        Embeddings, a row for each view of each sample.
+    labels : integer Tensor of shape (n,)
+        Class of each row.
+    temperature : float, default=0.1
+        Divides the cosine similarities.
+    average : {"class", "batch"}, default="class"
+        "class": `m_k` is the size of class k, and classes absent from the batch take no part in the softmax. "batch":
+        `m_k = n`, the literal equation with temperature 1, in which an absent class contributes exp(0).
+    n_classes : int, default=None
+        Number of classes for `average="batch"`; None: the highest label plus one.
+
+    Returns
+    -------
+    loss : Tensor
+        A scalar.
     """
     temperature = check_number("temperature", temperature)
     check_choice("average", average, ("class", "batch"))
@@ -125,8 +175,22 @@ def spce_posterior(
 ) -> Tensor:
     """`p(k | z_i) = exp l(i, k) / sum_c exp l(i, c)`, the softmax inside `spce_loss`, over support samples.
 
-    Shape (n, n_classes). A class without support has probability 0 for `average="class"`; for
-    `average="batch"` it keeps the exp(0) that the equation gives it.
+    Parameters
+    ----------
+    z, z_support : Tensor of shape (n, d), Tensor of shape (m, d)
+        Embeddings to classify, and embeddings of labelled samples.
+    labels_support : integer Tensor of shape (m,)
+        Class of each support sample.
+    n_classes : int
+        Number of classes.
+    temperature, average : float, {"class", "batch"}
+        As in `spce_loss`.
+
+    Returns
+    -------
+    probabilities : Tensor of shape (n, n_classes)
+        A class without support has probability 0 for `average="class"`; for `average="batch"` it keeps the exp(0) that
+        the equation gives it.
     """
     temperature = check_number("temperature", temperature)
     check_choice("average", average, ("class", "batch"))
@@ -147,6 +211,20 @@ def tightness_loss(z: Tensor, labels: Tensor, prototypes: Tensor, *, check_finit
 
     Gradient flows to both arguments, as in the equation. Training methods that learn prototypes beside a
     representation pass `z.detach()`: the prototypes then follow the embedding and do not influence it.
+
+    Parameters
+    ----------
+    z : Tensor of shape (n, d)
+        Embeddings, a row for each view of each sample.
+    labels : integer Tensor of shape (n,)
+        Class of each row.
+    prototypes : Tensor of shape (K, d)
+        A vector for each class; only its direction matters.
+
+    Returns
+    -------
+    loss : Tensor
+        A scalar.
     """
     z, prototypes = _same_dtype(z, prototypes, check_finite)
     ids, *_ = count_classes(labels, len(z), len(prototypes))
@@ -168,11 +246,28 @@ def prototype_loss(
 ) -> Tensor:
     """`-s(z_i, theta_{y_i}) + log( sum_k exp s(z_i, theta_k) + sum_{j != i} exp s(z_i, z_j) )`: l_pt(z_i, theta_{y_i}).
 
-    Shape (n,), one value per sample. Equal to log(e^CE + e^SupCon - 1), a smooth maximum of the cross entropy
-    of sample i and of its SupCon loss with theta_{y_i} as the positive. `prototype_temperature` divides the
-    similarities to prototypes; None: the same as `temperature`. `log_priors` (K,) are added to these quotients, in both
-    places (logit adjustment); a class with prior 0 takes no part. `contrast_weight` multiplies the sum over samples:
-    with 0 the loss is the cross entropy of a `PrototypeHead`.
+    Equal to log(e^CE + e^SupCon - 1), a smooth maximum of the cross entropy of sample i and of its SupCon loss with
+    theta_{y_i} as the positive.
+
+    Parameters
+    ----------
+    z : Tensor of shape (n, d)
+        Embeddings, a row for each view of each sample.
+    labels : integer Tensor of shape (n,)
+        Class of each row.
+    prototypes : Tensor of shape (K, d)
+        A vector for each class, such as `PrototypeHead.weight`.
+    temperature, prototype_temperature : float, default=0.1; float, default=None
+        Divide the similarities to samples and to prototypes; None: the same as `temperature`.
+    contrast_weight : float, default=1.0
+        Multiplies the sum over samples in l_pt: with 0 it is the cross entropy of a `PrototypeHead`.
+    log_priors : Tensor of shape (K,), default=None
+        Added to the quotients of prototypes in l_pt (logit adjustment); a class with prior 0 takes no part.
+
+    Returns
+    -------
+    losses : Tensor of shape (n,)
+        One value per sample, or per anchor.
     """
     temperature = check_number("temperature", temperature)
     prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)
@@ -206,15 +301,38 @@ def esupcon_loss(
 ) -> Tensor:
     """`1/(n+K) [ w sum_k 1/n_k sum_{i: y_i = k} l_pt(z_i, theta_k) + sum_i l_SupCon(z_i, P_i) ]`.
 
-    K = len(prototypes), n_k the samples of class k in the batch, w = `prototype_weight`. An absent class and a
-    sample without a positive contribute 0 and the divisor stays n + K; no positive pair at all is a ValueError.
+    K = len(prototypes), n_k the samples of class k in the batch, w = `prototype_weight`, l_pt as in `prototype_loss`.
+    An absent class and a sample without a positive contribute 0 and the divisor stays n + K; no positive pair at all
+    is a ValueError.
 
-    With a `prototype_share` s the loss is `s mean(l_pt) + (1 - s) mean(l_SupCon)` instead. Both means run over what
-    is there: l_SupCon over the samples that have a positive; l_pt over all samples (`prototype_average="sample"`),
-    or first within each class and then over the classes in the batch (`"class"`).
+    Parameters
+    ----------
+    z : Tensor of shape (n, d)
+        Embeddings, a row for each view of each sample.
+    labels : integer Tensor of shape (n,)
+        Class of each row.
+    prototypes : Tensor of shape (K, d)
+        A vector for each class, such as `PrototypeHead.weight`.
+    temperature, prototype_temperature : float, default=0.1; float, default=None
+        Divide the similarities to samples and to prototypes; None: the same as `temperature`.
+    prototype_weight : float, default=1.0
+        w in the equation.
+    prototype_share : float, default=None
+        If given, s of the loss `s mean(l_pt) + (1 - s) mean(l_SupCon)`, which replaces the equation. The mean of
+        l_SupCon is over the samples that have a positive.
+    prototype_average : {"class", "sample"}, default="class"
+        With a share, the mean of l_pt is over all samples, or first within each class of the batch.
+    contrast_weight : float, default=1.0
+        Multiplies the sum over samples in l_pt: with 0 it is the cross entropy of a `PrototypeHead`.
+    log_priors : Tensor of shape (K,), default=None
+        Added to the quotients of prototypes in l_pt (logit adjustment); a class with prior 0 takes no part.
+    targets : Tensor of shape (n, K), default=None
+        Soft labels, rows of which sum to 1: l_pt of a sample becomes `sum_k targets_ik l_pt(z_i, theta_k)`.
 
-    `prototype_temperature`, `contrast_weight` and `log_priors` act on l_pt as in `prototype_loss`. `targets` (n, K),
-    rows of which sum to 1, are soft labels for it: l_pt of a sample becomes `sum_k targets_ik l_pt(z_i, theta_k)`.
+    Returns
+    -------
+    loss : Tensor
+        A scalar.
     """
     temperature = check_number("temperature", temperature)
     prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)

@@ -10,17 +10,37 @@ from esupcon.functional import check_embeddings, check_number, count_classes
 
 
 class LinearHead(nn.Linear):
-    """`logits = W z + b`: the un-normalised head of plain cross entropy."""
+    """`logits = W z + b`: the un-normalised head of plain cross entropy, for embeddings of width `dim`."""
 
     def __init__(self, dim: int, n_classes: int) -> None:
         super().__init__(dim, n_classes)
 
 
 class PrototypeHead(nn.Module):
-    """`logits_k = cos(z, theta_k) / temperature`. `weight` (n_classes, dim) holds the prototypes theta.
+    """`logits_k = cos(z, theta_k) / temperature`.
 
-    The softmax of the logits is the posterior that `esupcon_loss` trains; if that has a `prototype_temperature`, pass
-    it as `temperature`. Only the direction of a prototype matters, so prototypes should have no weight decay.
+    The softmax of the logits is the posterior that `esupcon_loss` trains. Only the direction of a prototype matters, so
+    prototypes should have no weight decay.
+
+    Parameters
+    ----------
+    dim, n_classes : int
+        Width of the embedding, and number of classes.
+    temperature : float, default=0.1
+        As in the loss: its `prototype_temperature` if it has one, else its `temperature`.
+
+    Attributes
+    ----------
+    weight : Parameter of shape (n_classes, dim)
+        The prototypes theta.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from esupcon.heads import PrototypeHead
+    >>> head = PrototypeHead(8, n_classes=3)
+    >>> head(torch.randn(5, 8)).softmax(1).shape
+    torch.Size([5, 3])
     """
 
     def __init__(self, dim: int, n_classes: int, temperature: float = 0.1) -> None:
@@ -37,6 +57,7 @@ class PrototypeHead(nn.Module):
 
     @without_autocast
     def forward(self, z: Tensor) -> Tensor:
+        """Return the logits (n, n_classes) of embeddings (n, dim)."""
         z = check_embeddings(z)
         return unit_rows(z) @ unit_rows(self.weight.to(z.dtype)).T / self.temperature
 

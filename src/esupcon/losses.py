@@ -1,7 +1,14 @@
 """The losses of `esupcon.functional` as modules: settings in `__init__`, tensors in `forward`, no parameters.
 
 Prototypes are parameters of a model (`esupcon.heads.PrototypeHead`), so they are saved and optimised with it;
-the losses that need them take them in `forward`.
+the losses that need them take them in `forward`. The functions describe every argument.
+
+>>> import torch
+>>> from esupcon.heads import PrototypeHead
+>>> from esupcon.losses import ESupConLoss
+>>> encoder, head = torch.nn.Linear(20, 8), PrototypeHead(8, n_classes=5)
+>>> views, labels = torch.randn(64, 20), torch.randint(5, (32,)).repeat(2)
+>>> ESupConLoss(temperature=0.1)(encoder(views), labels, head.weight).backward()
 """
 
 from __future__ import annotations
@@ -19,29 +26,31 @@ class _Loss(nn.Module):
 
 
 class SimCLRLoss(_Loss):
-    """`functional.simclr_loss` as a module: `z = cat(view1, view2)`."""
+    """Contrast the two views of each image, `z = cat(view1, view2)`, with all other rows: `functional.simclr_loss`."""
 
     def __init__(self, temperature: float = 0.5) -> None:
         super().__init__()
         self.temperature = check_number("temperature", temperature)
 
     def forward(self, z: Tensor) -> Tensor:
+        """Return the loss of embeddings (n, d)."""
         return F.simclr_loss(z, temperature=self.temperature)
 
 
 class SupConLoss(_Loss):
-    """`functional.supcon_loss` as a module."""
+    """Pull samples of one class together and push the others away: `functional.supcon_loss`."""
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
         self.temperature = check_number("temperature", temperature)
 
     def forward(self, z: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of embeddings (n, d) with labels (n,)."""
         return F.supcon_loss(z, labels, temperature=self.temperature)
 
 
 class SPCELoss(_Loss):
-    """`functional.spce_loss` as a module."""
+    """Cross entropy of mean similarities to the classes of the batch: `functional.spce_loss`."""
 
     def __init__(self, temperature: float = 0.1, average: Average = "class") -> None:
         super().__init__()
@@ -50,18 +59,23 @@ class SPCELoss(_Loss):
         self.average: Average = average
 
     def forward(self, z: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of embeddings (n, d) with labels (n,)."""
         return F.spce_loss(z, labels, temperature=self.temperature, average=self.average)
 
 
 class TightnessLoss(_Loss):
-    """`functional.tightness_loss` as a module; pass `z.detach()` to train only the prototypes."""
+    """Turn prototypes towards their samples; pass `z.detach()` to train only them: `functional.tightness_loss`."""
 
     def forward(self, z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
+        """Return the loss of embeddings (n, d) with labels (n,) and prototypes (K, d)."""
         return F.tightness_loss(z, labels, prototypes)
 
 
 class ESupConLoss(_Loss):
-    """`functional.esupcon_loss` as a module."""
+    """Train embedding and prototypes in one contrast: `functional.esupcon_loss`.
+
+    Use the same temperature, or the `prototype_temperature`, in the `PrototypeHead` that holds the prototypes.
+    """
 
     def __init__(
         self,
@@ -92,6 +106,7 @@ class ESupConLoss(_Loss):
         log_priors: Tensor | None = None,
         targets: Tensor | None = None,
     ) -> Tensor:
+        """Return the loss of embeddings (n, d) with labels (n,) and prototypes (K, d)."""
         return F.esupcon_loss(
             z,
             labels,
