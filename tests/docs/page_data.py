@@ -18,7 +18,7 @@ CLASSES = ("cat", "dog", "owl")
 
 def prepare(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill the empty `folder` for the commands of a page. Data sets by name lie in `folder`/datasets."""
-    if page.name == "getting-started.md":
+    if page.name == "quickstart.md":
         exec(compile(blocks(page, "python")[0], page.name, "exec"), {})  # writes photos/; the shown output is of them
         write_new(folder / "new")
         return
@@ -28,9 +28,6 @@ def prepare(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar(folder / "datasets", monkeypatch)
     for table in blocks(page, "toml"):
         (folder / "mine.toml").write_text(table)
-        if '"mine.py"' in table:
-            registering = [code for code in blocks(page, "python") if "register" in code]
-            (folder / "mine.py").write_text("\n\n".join(registering))
 
 
 def write_photos(root: Path, n_each: int = 20) -> None:

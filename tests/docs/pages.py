@@ -31,13 +31,9 @@ class Command:
 
     @property
     def words(self) -> list[str]:
-        return shlex.split(self.text, comments=True)
-
-    @property
-    def needs_shell(self) -> bool:
-        """Return whether it has a pattern, a pipe or a redirection outside quotation marks and comments."""
-        bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", self.text)
-        return re.search(r"[*?|<>&;`]|\$\(", re.sub(r"\s#.*", "", bare)) is not None
+        """Return the words as a shell would, with patterns of file names filled in."""
+        words = shlex.split(self.text, comments=True)
+        return [name for word in words for name in (map(str, sorted(Path().glob(word))) if "*" in word else [word])]
 
     def __str__(self) -> str:
         return f"{self.page.name}: $ {self.text}"
