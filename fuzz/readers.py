@@ -213,7 +213,7 @@ def _read_cache_entry(folder: Path, content: bytes) -> object:
     (folder / "key.json").write_bytes(content)
     images, record = cached(folder, "key", (2, 1, 2, 2), fill, quiet)
     if not (images == 7).all():
-        raise AssertionError("an entry that nobody wrote was believed")
+        raise AssertionError("an entry that was never written was accepted")
     return record
 
 

@@ -35,7 +35,7 @@ def _seeded() -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium without a window; where it is absent the tests that want it skip and say so."""
+    """Chromium without a window; tests that need it are skipped if it is absent."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install playwright"
     )

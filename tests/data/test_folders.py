@@ -89,7 +89,7 @@ def test_odd_names_and_depths(tmp_path):
     try:
         for _ in range(1200):  # deeper than the recursion limit
             folders.append(folders[-1] + "/d")
-            os.mkdir(folders[-1])  # noqa: PTH102 - a Path of so many parts is slow
+            os.mkdir(folders[-1])  # noqa: PTH102 - a Path of thousands of parts is slow
         with open(folders[-1] + "/x.png", "wb") as file:  # noqa: PTH123
             file.write(content)
         data = quietly(root, tmp_path)

@@ -60,7 +60,7 @@ def test_low_sample_is_exact_and_proportional(labels, data, seed):
     rounded_down_to_none = any(share[k] < 1 for k in sizes)
     if not rounded_down_to_none or n_train < len(sizes):
         assert all(abs(got[k] - share[k]) < 1 for k in sizes)
-        # Largest remainder: nobody rounded up has a smaller remainder than somebody rounded down.
+        # Largest remainder: no class that is rounded up has a smaller remainder than one rounded down.
         up = [share[k] % 1 for k in sizes if got[k] > share[k]]
         down = [share[k] % 1 for k in sizes if got[k] < share[k]]
         assert not up or not down or min(up) >= max(down)

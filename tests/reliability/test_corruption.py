@@ -140,7 +140,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
 def test_damaged_checkpoint_falls_back_to_previous_one(
     tmp_path: Path, interrupted: tuple[Path, bytes], name: str
 ) -> None:
-    """The newest is damaged: the one before serves. Both are, or what names them: the run starts over, or says so."""
+    """If the newest is damaged, the one before is used; if both are, or their list, the run starts over or fails."""
     source, expected = interrupted
     file = max(source.glob("checkpoint-*.pt")) if name in ("newest", "both") else source / name
     for i, (what, changed) in enumerate(damaged(file.read_bytes(), 12)):

@@ -46,7 +46,7 @@ def fill(disk: Path, leave: int) -> Path:
 @as_root
 @pytest.mark.parametrize("kilobytes", [0, 12, 40, 72])
 def test_disk_full_while_training(warm: Warm, corners: Path, disk: Path, shared_run: Path, kilobytes: int) -> None:
-    """Wherever the space ends, the run says so, and with space again the same command ends as if nothing had been."""
+    """Wherever the space ends, a message tells it; with space again the same command ends with the same result."""
     words = ("train", corners, "--out", disk / "run", *TRAIN, "--checkpoint-seconds", "0")
     filler = fill(disk, kilobytes)
     first = warm.esupcon(*words)
@@ -73,7 +73,7 @@ def test_disk_full_while_calibrating_keeps_the_model(
 
 @as_root
 def test_disk_full_while_decoding(warm: Warm, disk: Path, tmp_path: Path) -> None:
-    """The cache cannot be kept; what it would have held is said to be too large."""
+    """The cache cannot be kept, and a message says that it is too large."""
     photos = write_folder(tmp_path / "photos", n_each=20)
     fill(disk, 2)
     ended = warm.esupcon(
@@ -204,7 +204,7 @@ PROFILE += 'encoder = "mlp-16x1"\nepochs = 3\nbatch_size = 30\nprecision = "32"\
 
 @as_root
 def test_disk_full_while_a_grid_runs(warm: Warm, corners: Path, disk: Path, tmp_path: Path) -> None:
-    """Wherever the space ends, one line says so and finished runs stay; with space again the command ends the grid.
+    """Wherever the space ends, one line tells it and finished runs stay; with space again the command ends the grid.
 
     Takes over 10 s: five commands, each with a worker that imports torch.
     """

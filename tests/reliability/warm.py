@@ -53,7 +53,7 @@ class Ended(NamedTuple):
 
 
 class Warm:
-    """Runs requests one after the other; `kill_after` sends a signal after so many seconds."""
+    """Runs requests one after the other; `kill_after` sends a signal after that many seconds."""
 
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -81,7 +81,7 @@ class Warm:
         lines: int = 1,
         **options: Any,
     ) -> Ended:
-        """`once`: the clock of `kill_after` starts when this file has so many `lines`."""
+        """`once`: the clock of `kill_after` starts when this file has that many `lines`."""
         for name, value in options.items():
             setattr(request, name, value)
         with TemporaryDirectory() as folder:
@@ -149,7 +149,7 @@ def _serve() -> None:
 
 
 def _in_fork(request: Request) -> None:
-    code = 70  # an error that nobody expected
+    code = 70  # an unexpected error
     try:
         code = _obey(request)
     except SystemExit as leaving:
@@ -208,7 +208,7 @@ def _die_at_file_operation(folder: str, number: int, torn: bool) -> None:
 
 
 def _give_up_overriding_permissions() -> None:
-    """Root reads and writes what nobody may; without the capabilities for it, root is bound like everyone."""
+    """Root may read and write everything; without these capabilities it is restricted like other users."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     if libc.capget(header, sets):
