@@ -58,7 +58,8 @@ def estimate(run: Run) -> Estimate:
     trial.classifier = Classifier(network, run.classifier.preprocessing, run.classifier.classes_)
     n_held, n_test = (0 if part is None else len(part) for part in (data.x_held, data.x_test))
     n_watched = min(n, WATCHED_ROWS) + n_held  # after every epoch
-    some, batch, before = data.x[:TIMED_ROWS], np.arange(run.plan.batch_size), 0.0
+    some = data.x[: TIMED_ROWS if spec.train_blocks is None else FROZEN_BATCH]
+    batch, before = np.arange(run.plan.batch_size), 0.0
     per_row = _seconds(lambda: trial.classifier.outputs(some, ("logits",))) / len(some)
     if spec.train_blocks is not None:  # their outputs are computed once, also those of the rows watched
         frozen = trial.frozen = FrozenBlocks(network.encoder, spec.train_blocks, mirror=network.mirror)
