@@ -109,7 +109,7 @@ def test_bugs_keep_their_traceback(esupcon, tmp_path: Path) -> None:
         ("part must be one of a, b", "--part must be one of a, b"),
         ("Pass strict=True.", "Pass --strict."),
         ("Use part='all' or part=\"a-b\".", "Use --part all or --part a-b."),
-        ("Pass strict=False.", "Pass no --strict."),
+        ("Pass strict=False.", "Pass --no-strict."),
         ("Pass image_column=where, or part=all.", "Pass --image-column where, or --part all."),
         *((text, text) for text in ("the strict part of 'image_column' in x/image_column.csv", "my_image_column")),
     ],

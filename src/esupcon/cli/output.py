@@ -35,7 +35,7 @@ def as_typed(message: str) -> str:
         plain = "" if "_" in name else r"(?==)"
         named = rf"(?<![\w'\"./-]){re.escape(name)}{plain}"
         message = re.sub(rf"{named}=True(?!\w)", typed, message)
-        message = re.sub(rf"{named}=False(?!\w)", f"no {typed}", message)
+        message = re.sub(rf"{named}=False(?!\w)", f"--no-{typed.removeprefix('--')}", message)
         message = re.sub(rf"{named}=(['\"]?)([\w.-]*\w)\1", rf"{typed} \2", message)
         message = re.sub(rf"{named}(?![\w'\"/=])" if not plain else rf"^{re.escape(name)}(?= must )", typed, message)
     return message
