@@ -25,7 +25,7 @@ class TrainSpec(BaseModel):
 
     method: str = Field("esupcon", description="Training method: " + ", ".join(METHODS) + ".")
     encoder: str = Field("auto", description="Network: auto, fast, resnet18, resnet10-w32, mlp-256x2, timm:NAME.")
-    pretrained: bool = Field(True, description="Start from pretrained weights where the encoder has some.")
+    pretrained: bool = Field(True, description="Whether to start from pretrained weights, where the encoder has some.")
     epochs: int = Field(100, ge=1, description="Passes over the training data.")
     steps: int | None = Field(None, ge=1, description="Optimiser steps of the main stage, instead of epochs.")
     batch_size: int = Field(256, ge=2, description="Images per step, each in two views.")

@@ -67,7 +67,7 @@ def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path, mon
     }
     monkeypatch.setattr(RunSpec, "check_used", lambda run, train: None)  # not all of them go together
     exclusive = {"compile", "test_time_flip", "logit_adjustment", "train_blocks", "images_per_class"}
-    exclusive |= {"prototype_share", "prototype_average"}
+    exclusive |= {"prototype_share", "prototype_average", "pretrained"}
     defaults = TrainSpec().model_dump()
     assert set(given) | exclusive == set(defaults)
     assert all(given[name] != defaults[name] for name in given)

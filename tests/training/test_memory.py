@@ -63,7 +63,7 @@ def test_neighbours_vote_without_the_sample_itself() -> None:
     z, labels = rng.normal(size=(90, 6)).astype(np.float32), rng.integers(0, 4, 90)
     memory = LabelMemory(torch.from_numpy(labels), 4, 0.5)
     memory.record(torch.arange(90), torch.from_numpy(z), None)
-    memory.end_epoch(0.5)
+    memory.end_epoch(1, 0.5)
     assert memory.votes is not None
     for left_out in (0, 41, 89):
         others = np.delete(np.arange(90), left_out)
@@ -93,9 +93,11 @@ def test_wrong_labels_do_less_harm_with_a_memory(method: str) -> None:
     assert ["wrong-labels" in {one.code for one in fitted.findings} for fitted in (plain, remembered)] == [False, True]
 
 
-def test_clean_labels_are_left_alone() -> None:
+@pytest.mark.parametrize("epochs", [1, 20])
+def test_clean_labels_are_left_alone(epochs: int) -> None:
+    """After one epoch the network knows too little to judge labels."""
     data, _ = table(0.0)
-    plain, remembered = (fit(spec_of(label_noise=noise), data) for noise in (None, "auto"))
+    plain, remembered = (fit(spec_of(label_noise=noise, epochs=epochs), data) for noise in (None, "auto"))
     for (name, a), b in zip(plain.network.state_dict().items(), remembered.network.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
 

@@ -59,6 +59,7 @@ def takes(
 
         def run(**given: Any) -> None:
             chosen = {name: given.pop(name) for name in names}
+            chosen |= {name: False for name in names if fields[name].default is True and chosen[name]}
             command(**given, **{target: {name: value for name, value in chosen.items() if value is not None}})
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -78,6 +79,8 @@ def _parameter(name: str, field: FieldInfo, panel: str, typed: str, shown: str |
     if shown is None and field.default is not None and kind is not bool:
         shown = str(field.default)
     names = f"--{typed}/--no-{typed}" if kind is bool else f"--{typed}"
+    if field.default is True:  # only turned off; a second column of names would take the width of the texts
+        names = f"--no-{typed}"
     made = option(field.description or "", names, panel=panel, show_default=shown or False)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, made]

@@ -23,6 +23,8 @@ KEPT = 0.6
 NEIGHBOURS, BLOCK = 20, 2**24
 #: Estimated share of wrong labels from which `label_noise="auto"` changes the targets.
 AUTO_RATE = 0.12
+#: Epochs before an estimate: what was recorded in the first ones comes from a network that knew little.
+MIN_EPOCHS = 3
 #: Fewest classes for an estimate, and most values that the memory may hold for one: 0.5 GB.
 MIN_CLASSES, MAX_VALUES = 5, 2**27
 
@@ -84,10 +86,11 @@ class LabelMemory:
         self.seen[rows] = True
 
     @torch.no_grad()
-    def end_epoch(self, progress: float) -> float | None:
+    def end_epoch(self, epoch: int, progress: float) -> float | None:
         """Let neighbours vote, and estimate the share of wrong labels when it is time. Return it if it was just found
-        to be high."""
-        if self.embedding is None or progress < START or not self.is_needed:
+        to be high. `epoch` counts from 1."""
+        too_early = progress < START or (self.rate is None and epoch < MIN_EPOCHS)
+        if self.embedding is None or too_early or not self.is_needed:
             return None
         self.votes = self._neighbours_votes()
         if self.rate is not None:
@@ -131,10 +134,11 @@ def can_estimate(n_classes: int, n: int) -> bool:
 def estimate_rate(belief: Tensor, labels: Tensor) -> float:
     """Return the share of labels that were drawn at random from the other classes.
 
-    A right label is nearly always among the likelier half of the classes, even early in training; a wrong one is as
-    often in each half.
+    A right label is hardly ever among the least likely quarter of the classes, even early in training; a wrong one is
+    there as often as chance has it.
     """
     n_classes = belief.shape[1]
+    n_unlikely = max(1, n_classes // 4)
     n_likelier = (belief > belief.gather(1, labels[:, None])).sum(1)
-    unlikely = (n_likelier >= (n_classes + 1) // 2).float().mean()
-    return min(1.0, float(unlikely) * (n_classes - 1) / (n_classes // 2))
+    unlikely = float((n_likelier >= n_classes - n_unlikely).float().mean())
+    return min(1.0, unlikely * (n_classes - 1) / n_unlikely)

@@ -281,9 +281,9 @@ class Run:
         """Measure and record an epoch. Return True if the run has made no progress for too long."""
         seen = [(self.held_out_accuracy(monitor.stage), self.sample(monitor.stage)) for monitor in self.monitors]
         if self.memory is not None and self.position.stage == 0:
-            rate = self.memory.end_epoch(self.progress_made(end_of_epoch=True))
+            epoch = self.position.epoch + 1
+            rate = self.memory.end_epoch(epoch, self.progress_made(end_of_epoch=True))
             if rate is not None:
-                epoch = self.position.epoch + 1
                 self.monitors[0].report([finding("wrong-labels", share=percent(rate), epoch=epoch)])
         for monitor, (accuracy, sample) in zip(self.monitors, seen, strict=True):
             monitor.end_epoch(n_steps, lr, accuracy, sample)
