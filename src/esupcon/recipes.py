@@ -73,7 +73,6 @@ RECIPES: dict[str, dict[str, tuple[Any, str]]] = {
     "few rows": {
         "encoder": ("mlp-128x1", "few rows: one narrow layer is enough"),
         "lr": (2e-2, "a high rate needs fewer steps"),
-        "temperature": (0.15, "chosen on held-out training rows"),
         "augmentation": ("table_noise", "few rows: values of other rows would mislead"),
         **_NETWORK_OF_ROWS,
     },
@@ -208,5 +207,5 @@ def _sizes(row: str, n: int) -> dict[str, tuple[int, str]]:
         case "other network":
             return {"epochs": epochs(200_000, 20, 200)}
     size, many = (128, "up to") if n < MANY_ROWS else (512, "more than")
-    seen, most = (10_000, 120) if row == "few rows" else (300 * size, 200)
+    seen, most = (15_000, 120) if row == "few rows" else (300 * size, 200)
     return {"batch_size": (size, f"{many} {MANY_ROWS:,} rows"), "epochs": epochs(seen, 10, most)}
