@@ -19,6 +19,7 @@ class TrackedFiles(BuildHookInterface[Any]):
             listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split("\0")
             names = [name for name in listed if name and (root / name).is_file()]
         else:
-            names = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
+            files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+            names = [path.as_posix() for path in files if "__pycache__" not in path.parts]  # of this very hook
         automatic = {"pyproject.toml", ".gitignore", "README.md", "LICENSE", "PKG-INFO"}  # hatchling adds them itself
         build_data["force_include"].update({name: name for name in names if name not in automatic})

@@ -113,6 +113,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with Stopper():
             code = command.main(args=arguments, prog_name="esupcon", standalone_mode=False, obj=session)
+        try:
+            sys.stdout.flush()
+        except OSError:  # otherwise the interpreter tries again at exit, and complains
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
         return code if isinstance(code, int) else 0
     except (Stopped, KeyboardInterrupt) as signal:
         code = int(getattr(signal, "exit_code", INTERRUPTED))
