@@ -45,7 +45,7 @@ RECIPES: dict[str, dict[str, tuple[Any, str]]] = {
         "neck": ("norm", "spreads embeddings over all directions"),
         "temperature": (0.2, "chosen on held-out CIFAR-10 images"),
         "label_smoothing": (0.2, "keeps cross entropy from being too sure"),
-        "label_noise": ("auto", "changes nothing if the labels are right"),
+        "label_noise": ("auto", "estimated in training; below 12 % nothing changes"),
         **_SHARE,
     },
     "pretrained": {
@@ -59,7 +59,7 @@ RECIPES: dict[str, dict[str, tuple[Any, str]]] = {
         "temperature": (0.1, "chosen on held-out training photos"),
         "prototype_temperature": (0.07, "chosen on held-out training photos"),
         "label_smoothing": (0.1, "keeps cross entropy from being too sure"),
-        "label_noise": ("auto", "changes nothing if the labels are right"),
+        "label_noise": ("auto", "estimated in training; below 12 % nothing changes"),
         "prototype_share": (0.7, "chosen on held-out training photos"),
         "prototype_average": _SHARE["prototype_average"],
         "augmentation": ("photos", "mild crops and colours"),
