@@ -55,6 +55,7 @@ def estimate(run: Run) -> Estimate:
     network = copy.deepcopy(run.network)
     let_signals_in(network)
     trial.position, trial.should_stop = Position(), lambda: False  # a signal ends the command here, at once
+    trial.memory = None  # the steps timed here must not be remembered
     trial.classifier = Classifier(network, run.classifier.preprocessing, run.classifier.classes_)
     n_held, n_test = (0 if part is None else len(part) for part in (data.x_held, data.x_test))
     n_watched = min(n, WATCHED_ROWS) + n_held  # after every epoch
