@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,40 +19,38 @@ from scipy.fft import dctn
 from sklearn.datasets import load_digits
 
 from esupcon.doctor import CODES, SEVERITIES, Finding, check_data
-from esupcon.doctor.data import absent_share, batch_size_for, near_pairs
+from esupcon.doctor.data import near_pairs
 
 
-def checked(x: Any, y: Any, x_test: Any = None, y_test: Any = None, **changes: Any) -> dict[str, Finding]:
-    labels = [np.asarray(part) for part in (y, y_test) if part is not None]
-    n_classes = int(max((part.max(initial=0) for part in labels), default=0)) + 1
-    values = {"n_classes": n_classes, "batch_size": 64, "method_uses_positives": True, "prototypes": None}
-    found = check_data(x, y, x_test=x_test, y_test=y_test, **{**values, **changes})
+def checked(x: Any, y: Any, x_test: Any = None, **changes: Any) -> dict[str, Finding]:
+    n_classes = int(np.asarray(y).max(initial=0)) + 1
+    found = check_data(x, y, x_test=x_test, **{"n_classes": n_classes, **changes})
     assert len({finding.code for finding in found}) == len(found)
     assert all("\n" not in str(finding) for finding in found)
     return {finding.code: finding for finding in found}
 
 
 @pytest.fixture(scope="module")
-def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     images, y = load_digits(return_X_y=True)
     x = (images * 16).clip(0, 255).astype(np.uint8).reshape(-1, 1, 8, 8)
-    return x[:1400], y[:1400], x[1400:], y[1400:]
+    return x[:1400], y[:1400], x[1400:]
 
 
 def test_clean_images_and_tables_have_no_findings(digits: Any) -> None:
-    x, y, x_test, y_test = digits
-    assert checked(x, y, x_test, y_test) == {}
+    x, y, x_test = digits
+    assert checked(x, y, x_test) == {}
     tables = [part.reshape(len(part), -1) / 16.0 for part in (x, x_test)]
-    assert checked(tables[0], y, tables[1], y_test) == {}
-    assert checked(x, y) == checked(x, y, x[:0], y[:0]) == checked(torch.tensor(x), y.tolist()) == {}
+    assert checked(tables[0], y, tables[1]) == {}
+    assert checked(x, y) == checked(x, y, x[:0]) == checked(torch.tensor(x), y.tolist()) == {}
 
 
 def test_held_out_copies_and_test_copies_of_either_part_are_leaks(digits: Any) -> None:
-    x, y, x_test, y_test = (part.copy() for part in digits)
-    x, x_held, y, y_held = x[:1200], x[1200:], y[:1200], y[1200:]
+    x, y, x_test = (part.copy() for part in digits)
+    x, x_held, y = x[:1200], x[1200:], y[:1200]
     x_held[3] = x[11]
     x_test[[7, 9]] = x[40], x_held[100]
-    (finding,) = checked(x, y, x_test, y_test, x_held=x_held, y_held=y_held).values()
+    (finding,) = checked(x, y, x_test, x_held=x_held).values()
     assert finding.code == "leak"
     assert "1 of 200 held-out images (0.5 %) and 2 of 397 test images (0.5 %)" in finding.message
     assert "(held-out 3 = train 11, test 7 = train 40, test 9 = held-out 100)" in finding.message
@@ -79,12 +76,12 @@ def scenes(n: int, side: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("side", [32, 100])
 def test_copies_that_were_scaled_and_compressed_are_found_as_pairs(side: int) -> None:
     x, x_test = scenes(400, side, seed=0), scenes(300, side, seed=1)
-    y, y_test = np.arange(400) % 2, np.arange(300) % 2
+    y = np.arange(400) % 2
     x[0], x_test[0] = 90, 91  # images of one colour are not alike
-    assert checked(x, y, x_test, y_test) == {}
+    assert checked(x, y, x_test) == {}
     x_test[100:200] = [saved_again(image) for image in x[100:200]]
     x_test[7] = x[9]  # an exact copy is another finding
-    found = checked(x, y, x_test, y_test)
+    found = checked(x, y, x_test)
     assert set(found) == {"leak", "near-copies"}
     near = found["near-copies"]
     assert near.severity == "warning"
@@ -94,7 +91,7 @@ def test_copies_that_were_scaled_and_compressed_are_found_as_pairs(side: int) ->
     assert all(i == j >= 100 for i, j in near.pairs)
     assert Finding.model_validate_json(near.model_dump_json()) == near
     x_test[105:200] = scenes(95, side, seed=2)
-    few = checked(x, y, x_test, y_test)["near-copies"]
+    few = checked(x, y, x_test)["near-copies"]
     assert (few.severity, few.pairs) == ("note", tuple((i, i) for i in range(100, 105)))
     assert few.message.startswith("5 of 300 test images (1.7 %) look almost like a training image (test 100 and train")
 
@@ -102,7 +99,7 @@ def test_copies_that_were_scaled_and_compressed_are_found_as_pairs(side: int) ->
 def test_images_below_32_pixels_and_tables_are_not_compared_by_looks() -> None:
     x = scenes(50, 31, seed=0)
     similar = np.clip(x.astype(int) + 1, 0, 255).astype(np.uint8)
-    assert checked(x, np.arange(50) % 2, similar, np.arange(50) % 2) == {}
+    assert checked(x, np.arange(50) % 2, similar) == {}
     assert near_pairs(similar, x) == [(i, i) for i in range(50)]
 
 
@@ -114,19 +111,19 @@ from esupcon.doctor.data import near_pairs
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 rng = np.random.default_rng(0)
-x, x_test = (rng.integers(0, 256, (n, 1, 32, 32), np.uint8) for n in (50_000, 10_000))
-x_test[5000] = x[40_000]
+x, x_test = (rng.integers(0, 256, (n, 1, 32, 32), np.uint8) for n in (20_000, 4_000))
+x_test[3000] = x[15_000]
 near_pairs(x_test[:1], x[:1])
 before = peak()
-assert near_pairs(x_test, x) == [(5000, 40_000)]
+assert near_pairs(x_test, x) == [(3000, 15_000)]
 print(peak() - before)
 """
 
 
-def test_50000_against_10000_images_are_compared_in_little_memory() -> None:
+def test_20000_against_4000_images_are_compared_in_little_memory() -> None:
     command = [sys.executable, "-P", "-c", MEASURED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert int(done.stdout) < 200  # MB
+    assert int(done.stdout) < 200  # MB, of 320 that all pairs would take
 
 
 def test_identical_images_with_different_labels_contradict_each_other(digits: Any) -> None:
@@ -152,7 +149,7 @@ def test_identical_rows_are_those_that_a_loop_over_all_pairs_finds(
     x = data.draw(arrays(dtype, (n, 2), elements=values))
     x_test = data.draw(arrays(np.uint8, (n_test, 2), elements=st.sampled_from([0, 1])))  # of another type
     y = data.draw(arrays(np.int64, n, elements=st.integers(0, 2)))
-    found = checked(x, y, x_test, np.zeros(n_test, int), n_classes=3)
+    found = checked(x, y, x_test, n_classes=3)
     leaked = [i for i in range(n_test) if any((x_test[i] == x[j]).all() for j in range(n))]
     contradicted = [
         i
@@ -166,58 +163,6 @@ def test_identical_rows_are_those_that_a_loop_over_all_pairs_finds(
     assert ("contradicting-labels" in found) == bool(contradicted)
     if contradicted:
         assert found["contradicting-labels"].message.startswith(f"{len(contradicted)} training rows")
-
-
-def test_values_that_are_not_finite_are_an_error() -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(60, 4)), np.arange(60) % 2
-    x_test = x + 1
-    x[7, 2], x[9, 0], x_test[50, 3] = np.nan, -np.inf, np.inf
-    found = checked(x, y, x_test, y)
-    assert list(found) == ["data-not-finite"]
-    assert found["data-not-finite"].severity == "error"
-    assert "2 train samples (first 7) and 1 test samples (first 50)" in found["data-not-finite"].message
-
-
-def test_classes_without_training_samples_are_named(digits: Any) -> None:
-    x, y, x_test, y_test = digits
-    keep = (y != 3) & (y != 7)
-    found = checked(x[keep], y[keep], x_test, y_test, n_classes=11, classes=list("abcdefghijk"))
-    assert list(found) == ["empty-class"]
-    assert "3 of 11 classes have no training sample ('d', 'h', 'k')" in found["empty-class"].message
-    n_missed = np.isin(y_test, (3, 7)).sum()
-    assert f"{n_missed} of 397 held-out and test samples" in found["empty-class"].message
-    many = checked(x[y < 5], y[y < 5], n_classes=10)["empty-class"].message
-    assert "(class 5, class 6, class 7 and 2 more)" in many
-
-
-@pytest.mark.parametrize(("n_rare", "severity"), [(15, None), (14, "note"), (2, "note"), (1, "warning")])
-def test_imbalance_is_a_note_or_a_warning(n_rare: int, severity: str | None) -> None:
-    y = np.repeat([0, 1], [148, n_rare])
-    x = np.random.default_rng(0).normal(size=(len(y), 3))
-    finding = checked(x, y).get("imbalance")
-    assert (finding and finding.severity) == severity
-    if finding:
-        assert f"148 training samples, the smallest, class 1, {n_rare}: {148 / n_rare:.0f} to 1" in finding.message
-
-
-def test_batches_that_lack_classes_and_the_suggested_size() -> None:
-    y = np.repeat(np.arange(100), 20)
-    x = np.random.default_rng(0).normal(size=(len(y), 3))
-    absent = checked(x, y, batch_size=100)["absent-classes"]
-    assert absent.severity == "note"
-    assert "a batch of 100 images lacks 35.7 of the 100 classes on average (36 %)" in absent.message
-    assert "Use batches of 217 images" in absent.remedy
-    assert checked(x, y, batch_size=50)["absent-classes"].severity == "warning"
-    assert "absent-classes" not in checked(x, y, batch_size=217)
-    assert checked(x, y, batch_size=50, method_uses_positives=False) == {}  # cross entropy is not affected
-
-
-def test_prototypes_without_weight_are_a_warning(digits: Any) -> None:
-    x, y, *_ = digits
-    assert checked(x, y, prototypes=10) == {}
-    assert checked(x, y, prototypes=10, prototype_weight=0.0)["prototype-share"].severity == "warning"
-    assert checked(x, y, prototype_weight=0.0) == {}
 
 
 class Rows:
@@ -235,14 +180,14 @@ class Rows:
 
 
 def test_large_arrays_are_read_in_pieces(tmp_path: Path, digits: Any, monkeypatch: Any) -> None:
-    x, y, x_test, y_test = digits
+    x, y, x_test = digits
     x_test = x_test.copy()
     x_test[390] = x[1399]
     np.save(tmp_path / "x.npy", x)
     monkeypatch.setattr("esupcon.doctor.data.CHUNK_BYTES", 1000)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     for part in (mapped, Rows(mapped, np.arange(len(x)))):
-        assert "test 390 = train 1399" in checked(part, y, x_test, y_test)["leak"].message
+        assert "test 390 = train 1399" in checked(part, y, x_test)["leak"].message
 
 
 @pytest.mark.parametrize(
@@ -250,63 +195,17 @@ def test_large_arrays_are_read_in_pieces(tmp_path: Path, digits: Any, monkeypatc
     [
         ({"y": [0, 1, 2, 9]}, "labels of the train part must lie in 0..2"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "train at least one"),
-        ({"x_test": np.zeros((2, 5)), "y_test": [0, 1]}, "of one shape"),
+        ({"x_test": np.zeros((2, 5))}, "of one shape"),
     ],
 )
 def test_impossible_input_is_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
-    values = {"x": np.arange(8.0).reshape(4, 2), "y": [0, 1, 2, 0], "n_classes": 3, "batch_size": 4, **changes}
+    values = {"x": np.arange(8.0).reshape(4, 2), "y": [0, 1, 2, 0], "n_classes": 3, **changes}
     with pytest.raises(ValueError, match=message) as error:
         checked(**values)
     assert "\n" not in str(error.value)
 
 
-def test_one_class_is_an_error_and_the_most_severe_finding_comes_first(digits: Any) -> None:
-    x, y, *_ = digits
-    found = list(checked(x[y == 4], y[y == 4], n_classes=5, prototypes=5, prototype_weight=0.0).values())
-    assert [one.severity for one in found] == ["error", "warning", "warning"]
-    assert found[0].code == "one-class" and "class 4" in found[0].message
-
-
-small_counts = st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any).map(np.array)
-
-
-@settings(max_examples=60)
-@given(small_counts, st.data())
-def test_absent_share_equals_the_mean_over_all_batches(counts: np.ndarray, data: st.DataObject) -> None:
-    batches = list(combinations(np.repeat(np.arange(len(counts)), counts), data.draw(st.integers(1, 6))))
-    if batches:
-        absent = [np.mean([k not in batch for k in np.flatnonzero(counts)]) for batch in batches]
-        assert absent_share(counts, len(batches[0])) == pytest.approx(np.mean(absent), abs=1e-12)
-
-
-def test_absent_share_of_large_sets_neither_overflow_nor_lose_digits() -> None:
-    counts = np.full(1000, 1300)  # as many as ImageNet has
-    assert absent_share(counts, 256) == pytest.approx((1 - 1 / 1000) ** 256, rel=1e-3)
-    assert absent_share(counts, 1_300_000) == 0
-
-
-@given(small_counts, st.sampled_from([0.0, 0.1, 0.3]))
-def test_suggested_batch_is_the_smallest_that_reaches_the_goal(counts: np.ndarray, goal: float) -> None:
-    size = batch_size_for(counts, goal)
-    assert absent_share(counts, size) <= goal
-    assert size == 1 or absent_share(counts, size - 1) > goal
-
-
-# --- Findings --------------------------------------------------------------------------------------------------------
-
-
-findings = st.builds(
-    Finding,
-    code=st.sampled_from(CODES),
-    severity=st.sampled_from(SEVERITIES),
-    message=st.text(max_size=40),
-    remedy=st.text(max_size=40),
-)
-
-
-@given(findings)
-def test_finding_survives_json_and_prints_as_one_line(finding: Finding) -> None:
+def test_finding_survives_json_and_prints_as_one_line() -> None:
+    finding = Finding(code=CODES[0], severity=SEVERITIES[0], message="all of\n'a\x85b\u2028' are", remedy="Look.\n")
     assert Finding.model_validate_json(finding.model_dump_json()) == finding
-    line = str(finding)
-    assert len(line.splitlines()) == 1
-    assert line.startswith(f"{finding.severity} [{finding.code}]:")
+    assert str(finding) == f"note [{CODES[0]}]: all of 'a b ' are Look."

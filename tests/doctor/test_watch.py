@@ -148,14 +148,6 @@ def test_temperatures_far_from_the_suggested_one_are_found_at_the_first_step() -
         assert all("temperature to about 0.16" in one.remedy for one in found)
 
 
-def test_overfitting_is_a_note() -> None:
-    perfect = np.eye(10)[LABELS] * 5
-    found = run(make(n_steps=200), np.linspace(5.5, 4, 100), CLUSTERS, 0.75, logits=perfect)
-    assert [(one.code, one.severity) for one in found] == [("overfitting", "note")]
-    assert "100 % of the training samples but 75 % of the held-out ones" in found[0].message
-    assert run(make(), np.linspace(5.5, 4, 100), CLUSTERS, 0.85, logits=perfect) == []
-
-
 def test_predicting_one_class_only_is_reported_at_the_end_unless_explained() -> None:
     constant = np.tile(np.eye(10)[3], (200, 1))
     watch = make(n_steps=100, losses={"ce": 1.0}, head="linear")

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,13 +18,6 @@ from esupcon.probability.predictions import (
     with_labels,
 )
 
-# The largest class over the smallest. Long-tail benchmarks call 10 mild and 100 severe.
-IMBALANCE_NOTE, IMBALANCE_WARNING = 10.0, 100.0
-# An absent class is no positive for any sample, and its prototype is only pushed away. If a quarter is absent, learning
-# slows down; if half of them are, a prototype is pushed away more often than it is pulled.
-ABSENT_NOTE, ABSENT_WARNING = 0.25, 0.5
-# Share of absent classes that the suggested batch size reaches: one in ten does no harm.
-ABSENT_GOAL = 0.1
 # Examples named in a message.
 N_EXAMPLES, N_SUSPECTS = 3, 5
 # Pairs of images kept in a finding, for a report to show.
@@ -63,56 +55,29 @@ def check_data(
     x: Any,
     y: ArrayLike,
     x_held: Any = None,
-    y_held: ArrayLike | None = None,
     *,
     x_test: Any = None,
-    y_test: ArrayLike | None = None,
     n_classes: int,
-    batch_size: int,
-    method_uses_positives: bool,
-    prototypes: int | None,
-    prototype_weight: float = 1.0,
     classes: Sequence[Any] | None = None,
 ) -> list[Finding]:
-    """Return what is wrong with the data, or with batches of this size, the most severe first.
+    """Return copies between the parts, test images that look like a training image, and contradicting labels.
 
     x, x_held, x_test: training, held-out and test images (n, C, H, W) or tables (n, d), in memory or memory-mapped.
-    y, y_held, y_test: labels 0 .. n_classes - 1; `classes` are their names.
-    batch_size: images in a step.
-    method_uses_positives: whether the loss compares samples with others of their class (supcon, spce, esupcon).
-    prototypes: number of prototypes in a contrastive objective (esupcon), None if there are none.
+    y: labels of `x`, 0 .. n_classes - 1; `classes` are their names.
     """
-    samples, labels = {}, {}
-    for name, part, of_part in (("train", x, y), ("held-out", x_held, y_held), ("test", x_test, y_test)):
-        if part is not None:  # what has a shape and a type is read by slices, such as a memory map
-            samples[name] = part if isinstance(getattr(part, "dtype", None), np.dtype) else np.asarray(part)
-        if part is not None and of_part is not None:
-            n, whose = len(samples[name]), f"labels of the {name} part"
-            labels[name] = as_labels(of_part, n=n, n_classes=n_classes, name=whose)
+    given = {"train": x, "held-out": x_held, "test": x_test}
+    samples = {  # what has a shape and a type is read by slices, such as a memory map
+        name: part if isinstance(getattr(part, "dtype", None), np.dtype) else np.asarray(part)
+        for name, part in given.items()
+        if part is not None
+    }
+    labels = as_labels(y, n=len(samples["train"]), n_classes=n_classes, name="labels of the train part")
     shapes, dtype = [part.shape for part in samples.values()], np.result_type(*(one.dtype for one in samples.values()))
     if 0 in shapes[0] or len({shape[1:] for shape in shapes}) > 1:
         raise ValueError(f"all parts must hold samples of one shape, and train at least one; got shapes {shapes}.")
-    scans = {name: _scan(part, dtype) for name, part in samples.items()}
-    digests = {name: rows for name, (rows, _) in scans.items()}
-    others = [k for name, part in labels.items() if name != "train" for k in part.tolist()]
-    class_counts = np.bincount(labels["train"], minlength=n_classes).astype(np.int64)
-    found = [
-        *_duplicates(digests, labels["train"], is_table=len(samples["train"].shape) == 2, classes=classes),
-        *_class_sizes(class_counts, others, classes),
-        *_near_copies(samples["train"], samples.get("test"), digests),
-    ]
-    bad = [f"{rows.sum():,} {name} samples (first {rows.argmax()})" for name, (_, rows) in scans.items() if rows.any()]
-    if bad:
-        found.append(finding("data-not-finite", samples=" and ".join(bad)))
-    n_filled, size = int(np.count_nonzero(class_counts)), min(batch_size, len(labels["train"]))
-    absent = absent_share(class_counts, size)
-    if (method_uses_positives or prototypes is not None) and absent >= ABSENT_NOTE:
-        values: dict[str, Any] = {"batch_size": size, "n_classes": n_filled, "n_absent": absent * n_filled}
-        values |= {"share": percent(absent), "suggested": batch_size_for(class_counts, ABSENT_GOAL)}
-        severity: Severity = "warning" if absent >= ABSENT_WARNING else "note"
-        found.append(finding("absent-classes", severity, goal=percent(ABSENT_GOAL), **values))
-    if prototypes is not None and prototype_weight == 0:
-        found.append(finding("prototype-share"))
+    digests = {name: _digests(part, dtype) for name, part in samples.items()}
+    found = _duplicates(digests, labels, is_table=len(shapes[0]) == 2, classes=classes)
+    found += _near_copies(samples["train"], samples.get("test"), digests)
     return sorted(found, key=lambda one: -SEVERITIES.index(one.severity))
 
 
@@ -152,24 +117,6 @@ def check_after(
     return [one for one in found if one.code not in known]
 
 
-def absent_share(class_counts: IntArray, batch_size: int) -> float:
-    """Return the expected share of the classes with training images that a random batch does not contain."""
-    n, absent = int(class_counts.sum()), 0.0
-    sizes, times = np.unique(class_counts[class_counts > 0], return_counts=True)
-    for m, n_classes in zip(sizes.tolist(), times.tolist(), strict=True):
-        if batch_size <= n - m:  # absent with probability C(n - m, batch_size) / C(n, batch_size)
-            log_of_batch = math.lgamma(n + 1) - math.lgamma(n - batch_size + 1)
-            log_without = math.lgamma(n - m + 1) - math.lgamma(n - m - batch_size + 1)
-            absent += n_classes * math.exp(log_without - log_of_batch)
-    return absent / int(times.sum())
-
-
-def batch_size_for(class_counts: IntArray, largest_absent_share: float) -> int:
-    """Return the smallest batch whose expected share of absent classes is at most this."""
-    sizes = range(1, int(class_counts.sum()) + 1)
-    return sizes[bisect_left(sizes, -largest_absent_share, key=lambda size: -absent_share(class_counts, size))]
-
-
 def most_confident(p: FloatArray, part: float) -> BoolArray:
     """Return a mask of the most probable rows of every predicted class: this part of them, at least one."""
     predicted = p.argmax(1)
@@ -201,20 +148,18 @@ def _is_label_noise(wrong: BoolArray, surest: BoolArray, surer_half: BoolArray, 
     return error <= POOR_ERROR * of_guesses and share >= EVEN * float(wrong[surer_half].mean())
 
 
-def _scan(x: Any, dtype: DTypeLike) -> tuple[list[bytes], BoolArray]:
-    """Read every row once. Return digests, equal for rows that are equal in `dtype`, and which rows are not finite."""
+def _digests(x: Any, dtype: DTypeLike) -> list[bytes]:
+    """Read every row once; rows that are equal in `dtype` have equal digests."""
     digests: list[bytes] = []
-    not_finite = np.zeros(len(x), bool)
     height = max(1, CHUNK_BYTES // max(1, np.asarray(x[:1]).nbytes))
     for start in range(0, len(x), height):
         chunk = np.ascontiguousarray(x[start : start + height], dtype=dtype)
         chunk = chunk.reshape(len(chunk), -1)
         if chunk.dtype.kind == "f":
             chunk = chunk + chunk.dtype.type(0)  # -0.0 becomes 0.0, which it equals
-            not_finite[start : start + len(chunk)] = ~np.isfinite(chunk).all(axis=1)
         # 128 bits: among a billion rows, the chance that two different ones share a digest is below 1e-20.
         digests += [hashlib.blake2b(row.data, digest_size=16).digest() for row in chunk.view(np.uint8)]
-    return digests, not_finite
+    return digests
 
 
 def _duplicates(
@@ -297,23 +242,3 @@ def _near_copies(x: Any, x_test: Any, digests: Mapping[str, list[bytes]]) -> lis
     examples = ", ".join(f"test {i} and train {j}" for i, j in pairs[:N_EXAMPLES])
     values = {"n": len(pairs), "n_test": len(x_test), "share": percent(share), "examples": examples}
     return [finding("near-copies", severity, **values).model_copy(update={"pairs": tuple(pairs[:N_PAIRS])})]
-
-
-def _class_sizes(counts: IntArray, other_labels: list[int], classes: Sequence[Any] | None) -> list[Finding]:
-    filled, empty = np.flatnonzero(counts), np.flatnonzero(counts == 0).tolist()
-    largest, smallest = int(counts.argmax()), int(filled[counts[filled].argmin()])
-    ratio, found = counts[largest] / counts[smallest], []
-    values = {"n_largest": counts[largest], "n_smallest": counts[smallest]}
-    values |= {"largest": class_name(classes, largest), "smallest": class_name(classes, smallest)}
-    if len(filled) == 1:
-        found.append(finding("one-class", **values))
-    if empty:
-        names = ", ".join(class_name(classes, k) for k in empty[:N_EXAMPLES])
-        names += f" and {len(empty) - N_EXAMPLES} more" if len(empty) > N_EXAMPLES else ""
-        n_missed, n = int(np.isin(other_labels, empty).sum()), len(other_labels)
-        missed = f"; {n_missed:,} of {n:,} held-out and test samples belong to them" if n else ""
-        found.append(finding("empty-class", n_empty=len(empty), n_classes=len(counts), names=names, missed=missed))
-    if ratio >= IMBALANCE_NOTE:
-        severity: Severity = "warning" if ratio >= IMBALANCE_WARNING else "note"
-        found.append(finding("imbalance", severity, ratio=ratio, **values))
-    return found

@@ -64,38 +64,6 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
         "every prediction is wrong for some of them.",
         "Choose one label for each group of copies, and keep one copy.{chance}",
     ),
-    "one-class": (
-        "error",
-        "all {n_largest:,} training samples belong to {largest}: there is nothing to distinguish.",
-        "Add samples of another class, or check the column or folder that the labels come from.",
-    ),
-    "empty-class": (
-        "warning",
-        "{n_empty} of {n_classes} classes have no training sample ({names}){missed}.",
-        "Add training samples of them, or remove them from the list of classes.",
-    ),
-    "imbalance": (
-        "note",
-        "the largest class, {largest}, has {n_largest:,} training samples, the smallest, {smallest}, {n_smallest:,}: "
-        "{ratio:.0f} to 1.",
-        "Judge by the accuracy of each class. If classes will be balanced in use, train with class_weight=balanced.",
-    ),
-    "data-not-finite": (
-        "error",
-        "{samples} contain NaN or infinite values; one of them makes the loss of its batch NaN.",
-        "Drop them, or fill the gaps before training, for example with the median of the column.",
-    ),
-    "absent-classes": (
-        "note",
-        "a batch of {batch_size:,} images lacks {n_absent:.1f} of the {n_classes:,} classes on average ({share}): in "
-        "such a step nothing is learnt about them, and their prototypes are only pushed away.",
-        "Use batches of {suggested:,} images, which lack {goal}; a small micro_batch makes them fit into memory.",
-    ),
-    "prototype-share": (
-        "warning",
-        "prototype_weight is 0: the prototypes get no gradient and classify at random.",
-        "Use prototype_weight=1, the published objective.",
-    ),
     # during training
     "loss-not-finite": (
         "error",
@@ -132,11 +100,6 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
         "temperature {watch.temperature:g} flattens the softmax: the loss can only fall from {watch.collapsed:.4g} to "
         "{watch.best:.4g}, {reach} of what it could at temperature 0.",
         "Lower the temperature to about {suggested:.2g}.",
-    ),
-    "overfitting": (
-        "note",
-        "{train} of the training samples but {held_out} of the held-out ones are classified correctly (epoch {epoch}).",
-        "Judge by the held-out samples; more data, stronger augmentation or fewer epochs narrow the gap.",
     ),
     "one-prediction": (
         "warning",

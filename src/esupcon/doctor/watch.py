@@ -1,4 +1,4 @@
-"""Watch a training run: divergence, collapse, standstill, overfitting and unsuitable temperatures, each reported once.
+"""Watch a training run: divergence, collapse, standstill and unsuitable temperatures, each reported once.
 
 Losses are judged between two values. The best embedding puts every class on one point and the K points as far apart as
 possible, at the corners of a simplex: cosine 1 within a class, -1/(K-1) between classes. At temperature t a pair of
@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from esupcon.doctor.data import FEWEST_MISSED, absent_share
+from esupcon.doctor.data import FEWEST_MISSED
 from esupcon.doctor.finding import SEVERITIES, Finding, finding, percent
 from esupcon.probability.predictions import FloatArray, IntArray
 
@@ -57,9 +57,7 @@ REACH = 0.5
 # Relative to the temperature at which a perfect embedding can be 99 % sure. Digits are learnt down to a tenth of it;
 # below a quarter a collapse is blamed on it.
 TOO_COLD, COLD = 0.05, 0.25
-# Training accuracy above held-out accuracy by one sample in five.
-GAP = 0.2
-# A state of the embedding or of the predictions counts when it is seen this often in a row.
+# Crowded embeddings count as collapsed after so many epochs in a row.
 IN_A_ROW = 3
 # Rows looked at: enough for stable averages, and the cost does not grow with the data.
 MAX_ROWS = 512
@@ -79,7 +77,7 @@ class _State:
     lr: float = 0.0  # the highest so far
     accuracy: float | None = None
     best_accuracy: float = 0.0  # when it last made progress
-    in_a_row: dict[str, int] = field(default_factory=dict)
+    crowded: int = 0  # epochs in a row
     reported: dict[str, int] = field(default_factory=dict)  # severity by code
 
     @property
@@ -92,7 +90,7 @@ class Watch:
     """Watch one stage of a run. Call `step` and `epoch`; every call returns the new findings.
 
     losses: names and weights of the terms that are summed.
-    n_batch, n_views: images in a step (of all processes together), and views of each.
+    n_batch: images in a step, of all processes together; each has two views.
     class_counts: training samples by class; None: many, and balanced.
     already_reported: findings of earlier stages, which are not repeated unless they become more severe.
     """
@@ -102,7 +100,6 @@ class Watch:
     n_classes: int
     n_steps: int
     temperature: float
-    n_views: int = 2
     warmup_steps: int = 0
     head: Literal["linear", "prototype"] = "prototype"
     prototype_weight: float = 1.0
@@ -163,17 +160,13 @@ class Watch:
             what = f"after epoch {epoch + 1} the loss is {loss:.4g}, and {n_bad} of {len(z)} embeddings are not finite"
             return self._report("loss-not-finite", what=what)
         predicted = None if logits is None else np.asarray(logits)[rows].argmax(axis=1)
-        train = None if predicted is None else float((predicted == y).mean())
-        state.accuracy = train if accuracy is None else accuracy
+        state.accuracy = float((predicted == y).mean()) if accuracy is None and predicted is not None else accuracy
         if state.accuracy is not None and state.accuracy > state.best_accuracy + ACCURACY_PROGRESS:
             # A run whose accuracy rises is not idle, even if its loss hardly moves.
             state.best_accuracy, state.idle = state.accuracy, 0
         found = self._check_collapse(mean_cosine(z))
-        if predicted is None or train is None or state.accuracy is None:
+        if predicted is None:
             return found
-        if self._in_a_row("overfit", train - state.accuracy >= GAP):
-            shares = {"train": percent(train), "held_out": percent(state.accuracy)}
-            found += self._report("overfitting", epoch=epoch + 1, **shares)
         # Only at the end: at its start a healthy run may predict one class too.
         n_other = int((y != predicted[0]).sum())
         is_constant = bool((predicted == predicted[0]).all()) and n_other >= FEWEST_MISSED
@@ -190,11 +183,6 @@ class Watch:
             return []
         state.reported[code] = SEVERITIES.index(one.severity)
         return [one]
-
-    def _in_a_row(self, name: str, is_so: bool) -> bool:
-        counts = self._state.in_a_row
-        counts[name] = counts.get(name, 0) + 1 if is_so else 0
-        return counts[name] >= IN_A_ROW
 
     def _is_at_chance(self) -> bool:
         """Return whether accuracy, if known, is hardly above that of always predicting the largest class."""
@@ -229,8 +217,7 @@ class Watch:
         if state.idle < max(STUCK_STEPS, STUCK_SHARE * self.n_steps) or not self._is_at_chance() or self.span < 1e-9:
             return []
         learns = state.now < self.collapsed - (LEARNS if state.accuracy is None else LEARNS_AT_CHANCE) * self.span
-        maybe_collapsed = state.in_a_row.get("crowded", 0) > 0
-        if learns or maybe_collapsed or EXPLANATIONS & set(state.reported):
+        if learns or state.crowded or EXPLANATIONS & set(state.reported):
             return []
         accuracy = "" if state.accuracy is None else f"; accuracy is {percent(state.accuracy)}"
         return self._report("stuck", accuracy=accuracy)
@@ -239,7 +226,8 @@ class Watch:
         state = self._state
         patience = min(max(FEWEST_STEPS, PATIENCE * self.n_steps), MOST_STEPS)
         is_early = state.steps - self.warmup_steps < patience or not state.recent
-        if not self._in_a_row("crowded", cosine > CROWDED) or is_early or not self._is_at_chance():
+        state.crowded = state.crowded + 1 if cosine > CROWDED else 0
+        if state.crowded < IN_A_ROW or is_early or not self._is_at_chance():
             return []
         if self.span < 1e-9 or state.now < self.collapsed - LEARNS * self.span:
             return []
@@ -251,10 +239,10 @@ class Watch:
 
     def _best_and_collapsed(self, temperature: float) -> tuple[float, float]:
         """Return the best and the collapsed value of the weighted sum of losses (see the top of this module)."""
-        n, K, total = self.n_batch * self.n_views, self.n_classes, int(self.filled.sum())
+        n, K, total = 2 * self.n_batch, self.n_classes, int(self.filled.sum())
         shares, r = self.filled / total, _apart(K, temperature)
-        present = len(shares) * (1 - absent_share(self.filled, min(self.n_batch, total)))
-        m = self.n_views - 1 + self.n_views * (self.n_batch - 1) * (self.filled - 1) / max(1, total - 1)
+        present = float((1 - (1 - min(1.0, self.n_batch / total)) ** self.filled).sum())  # classes in a batch
+        m = 1 + 2 * (self.n_batch - 1) * (self.filled - 1) / max(1, total - 1)
         # A class whose rows expect less than one positive has one, if it takes part at all.
         positives = np.clip(m, 1, n - 1)
         supcon = float(shares @ np.log(positives + (n - 1 - positives) * r))

@@ -498,7 +498,10 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
                 )
                 if not run.resume() and not _take_first_stage(run):
                     run.monitors[0].rewrite([])
-                    run.monitors[0].report(_examine(run))
+                    found = check_data(
+                        data.x, data.y, data.x_held, x_test=data.x_test, n_classes=data.n_classes, classes=data.classes
+                    )
+                    run.monitors[0].report(found)
                 try:
                     yield run
                 except TrainingInterrupted:
@@ -592,23 +595,6 @@ def digest_objects(
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _examine(run: Run) -> list[Finding]:
-    losses = {term.loss for stage in run.method.stages for term in stage.terms}
-    return check_data(
-        run.data.x,
-        run.data.y,
-        run.data.x_held,
-        run.data.y_held,
-        x_test=run.data.x_test,
-        classes=run.data.classes,
-        n_classes=run.data.n_classes,
-        batch_size=run.plan.batch_size,
-        method_uses_positives=bool(losses & {"supcon", "spce", "esupcon"}),
-        prototypes=run.data.n_classes if "esupcon" in losses else None,
-        prototype_weight=run.spec.prototype_weight,
-    )
 
 
 # --- Folder and checkpoints ------------------------------------------------------------------------------------------
