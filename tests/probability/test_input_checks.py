@@ -9,7 +9,6 @@ from esupcon.probability import (
     adapt_to_priors,
     bootstrap_intervals,
     brier_score,
-    combine_posteriors,
     energy_score,
     estimate_priors,
     expected_calibration_error,
@@ -18,7 +17,6 @@ from esupcon.probability import (
     log_softmax,
     max_softmax_score,
     negative_log_likelihood,
-    prior_shift_test,
     reliability_bins,
     smoothed_temperature,
     softmax,
@@ -45,8 +43,6 @@ FROM_PROBABILITIES = {
     "reliability_bins": reliability_bins,
     "adapt_to_priors": lambda p, y: adapt_to_priors(p, UNIFORM, UNIFORM),
     "estimate_priors": lambda p, y: estimate_priors(p, UNIFORM),
-    "prior_shift_test": lambda p, y: prior_shift_test(p, UNIFORM),
-    "combine_posteriors": lambda p, y: combine_posteriors([p, p]),
 }
 ALL = FROM_LOGITS | FROM_PROBABILITIES
 LABELLED = {name: f for name, f in ALL.items() if getattr(f, "__name__", "") != "<lambda>"}

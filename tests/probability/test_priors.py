@@ -1,19 +1,14 @@
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.stats import chi2, kstest
 
 from esupcon._split import stratified_split
 from esupcon.probability import (
     accuracy,
     adapt_to_priors,
-    class_priors,
-    combine_posteriors,
-    coverage,
     estimate_priors,
     fit_conformal,
     fit_temperature,
-    prior_shift_test,
     softmax,
 )
 
@@ -26,27 +21,23 @@ def shifted(labels, candidates, priors, n: int, rng):
     return np.array([rng.choice(candidates[labels[candidates] == k]) for k in classes])
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_shift_of_real_logits_is_detected_estimated_and_corrected(cifar10, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_shift_of_real_logits_is_estimated_and_corrected(cifar10, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rest, calibration = stratified_split(cifar10.labels, 0.4, seed)
     temperature = fit_temperature(cifar10.logits[calibration], cifar10.labels[calibration])
     priors = rng.permutation(0.65 ** np.arange(10))
     rows = shifted(cifar10.labels, rest, priors / priors.sum(), 2000, rng)
     p, y = softmax(cifar10.logits[rows], temperature), cifar10.labels[rows]
-    truth = class_priors(y, 10)
+    truth = np.bincount(y, minlength=10) / 2000
 
-    test = prior_shift_test(p, UNIFORM)
-    assert test.p_value < 1e-50
-    assert test.degrees_of_freedom == 9
     estimate = estimate_priors(p, UNIFORM)
-    assert estimate.converged
-    error = np.abs(estimate.priors - truth).sum()
-    counted = np.abs(class_priors(p.argmax(axis=1), 10) - truth).sum()
+    error = np.abs(estimate - truth).sum()
+    counted = np.abs(np.bincount(p.argmax(axis=1), minlength=10) / 2000 - truth).sum()
     assert error < 0.12  # the shift itself is some 0.85 in the same measure
     assert error < 0.7 * counted
 
-    adapted = adapt_to_priors(p, UNIFORM, estimate.priors)
+    adapted = adapt_to_priors(p, UNIFORM, estimate)
     assert accuracy(adapted, y) > accuracy(p, y) + 0.02
     assert accuracy(adapt_to_priors(p, UNIFORM, truth), y) > accuracy(p, y) + 0.02
 
@@ -68,61 +59,30 @@ def test_adaptation_is_bayes_rule() -> None:
     np.testing.assert_allclose(adapt_to_priors(before, source, source), before, atol=1e-12)
 
 
-@pytest.mark.parametrize("pseudo_count", [0.0, 30.0])
-def test_estimate_is_the_maximum_that_another_optimiser_finds(pseudo_count: float) -> None:
+def test_estimate_is_the_maximum_that_another_optimiser_finds() -> None:
     source = np.array([0.5, 0.3, 0.2])
     p, _, _ = gaussian_posteriors(np.random.default_rng(2), 300, source, [0.2, 0.5, 0.3])
 
     def cost(free):
         priors = softmax(np.append(free, 0.0)[None])[0]
-        return -np.log((p / source) @ priors).sum() - pseudo_count * source @ np.log(priors)
+        return -np.log((p / source) @ priors).sum() - 3 * source @ np.log(priors)
 
     found = minimize(cost, np.zeros(2), options={"gtol": 1e-8})
-    estimate = estimate_priors(p, source, pseudo_count=pseudo_count)
-    np.testing.assert_allclose(estimate.priors, softmax(np.append(found.x, 0.0)[None])[0], atol=1e-4)
-
-
-def test_p_values_are_uniform_without_a_shift() -> None:
-    rng = np.random.default_rng(5)
-    source = np.array([0.5, 0.3, 0.2])
-    p_values = [prior_shift_test(gaussian_posteriors(rng, 400, source, source)[0], source).p_value for _ in range(300)]
-    assert kstest(p_values, "uniform").pvalue > 0.01
-    assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.09
-
-
-def test_statistic_is_twice_the_gain_in_log_likelihood() -> None:
-    source = np.array([0.5, 0.3, 0.2])
-    p, _, _ = gaussian_posteriors(np.random.default_rng(6), 300, source, [0.3, 0.4, 0.3])
-    test = prior_shift_test(p, source)
-    gain = sum(np.log(sum(test.estimate.priors[k] * p[i, k] / source[k] for k in range(3))) for i in range(300))
-    assert test.statistic == pytest.approx(2 * gain, rel=1e-9)
-    assert test.p_value == pytest.approx(chi2.sf(2 * gain, 2), rel=1e-9)
+    np.testing.assert_allclose(estimate_priors(p, source), softmax(np.append(found.x, 0.0)[None])[0], atol=1e-4)
 
 
 def test_certain_posteriors_are_counted_together_with_the_imagined_samples() -> None:
     p, source = np.eye(3)[[0, 0, 0, 1, 2]], np.array([0.2, 0.4, 0.4])
-    np.testing.assert_allclose(estimate_priors(p, source, pseudo_count=0).priors, [0.6, 0.2, 0.2])
-    np.testing.assert_allclose(estimate_priors(p, source).priors, ([3, 1, 1] + 3 * source) / 8, atol=1e-6)
+    np.testing.assert_allclose(estimate_priors(p, source), ([3, 1, 1] + 3 * source) / 8, atol=1e-6)
 
 
 def test_class_without_training_samples_keeps_prior_zero() -> None:
     p = np.array([[0.5, 0.5, 0.0], [0.8, 0.2, 0.0]])
-    test = prior_shift_test(p, [0.6, 0.4, 0.0])
-    assert test.degrees_of_freedom == 1
-    assert test.estimate.priors[2] == 0.0
-    assert prior_shift_test([[1.0, 0.0]], [1.0, 0.0]).p_value == 1.0  # one class cannot shift
+    assert estimate_priors(p, [0.6, 0.4, 0.0])[2] == 0.0
     with pytest.raises(ValueError, match=r"must be 0 where source_priors are; got 0\.1 at class 2"):
         adapt_to_priors(p, [0.6, 0.4, 0.0], [0.5, 0.4, 0.1])
     with pytest.raises(ValueError, match=r"got 0\.1 at row 0, column 2"):
         estimate_priors([[0.5, 0.4, 0.1]], [0.6, 0.4, 0.0])
-
-
-def test_class_priors() -> None:
-    assert class_priors([0, 2, 2, 2], 4).tolist() == [0.25, 0.0, 0.75, 0.0]
-    with pytest.raises(ValueError, match="labels must hold at least one sample"):
-        class_priors([], 3)
-    with pytest.raises(ValueError, match=r"must lie in 0\.\.2"):
-        class_priors([3], 3)
 
 
 @pytest.mark.parametrize("priors", [[0.5, 0.6], [1.5, -0.5], [np.nan, 1.0], [1.0], [[0.5, 0.5]]])
@@ -131,43 +91,14 @@ def test_invalid_priors_are_refused(priors) -> None:
         lambda: adapt_to_priors([[0.5, 0.5]], priors, [0.5, 0.5]),
         lambda: adapt_to_priors([[0.5, 0.5]], [0.5, 0.5], priors),
         lambda: estimate_priors([[0.5, 0.5]], priors),
-        lambda: prior_shift_test([[0.5, 0.5]], priors),
     ):
         with pytest.raises(ValueError, match=r"(source|target)_priors must be"):
             call()
 
 
-def test_impossible_settings_are_refused() -> None:
+def test_row_whose_classes_cannot_occur_is_refused() -> None:
     with pytest.raises(ValueError, match="whose target prior is not 0; got 0 at row 1"):
         adapt_to_priors([[0.5, 0.5], [0.0, 1.0]], [0.5, 0.5], [1.0, 0.0])
-    for pseudo_count in (-1.0, np.inf, np.nan):
-        with pytest.raises(ValueError, match="pseudo_count must be a number of at least 0"):
-            estimate_priors([[0.5, 0.5]], [0.5, 0.5], pseudo_count=pseudo_count)
-
-
-def test_products_and_means_equal_their_definitions() -> None:
-    p = np.random.default_rng(0).dirichlet(np.ones(3), size=(4, 6))
-    np.testing.assert_allclose(combine_posteriors(list(p), "sum"), p.mean(axis=0), atol=1e-12)
-    product = p.prod(axis=0)
-    np.testing.assert_allclose(combine_posteriors(list(p)), product / product.sum(axis=1, keepdims=True), atol=1e-9)
-    long = combine_posteriors([np.array([[1e-9, 1 - 1e-9], [0.4, 0.6]])] * 200)  # must not underflow
-    assert (long[:, 1] > 0.999).all()
-    assert combine_posteriors([[[0.0, 0.4, 0.6]], [[0.9, 0.05, 0.05]]])[0, 0] == 0.0
-
-
-@pytest.mark.parametrize(
-    ("tables", "rule", "says"),
-    [
-        ([], "sum", r"got shapes \[\]"),
-        ([[[0.5, 0.5]], [[0.2, 0.3, 0.5]]], "sum", r"got shapes \[\(1, 2\), \(1, 3\)\]"),
-        ([[[0.5, 0.5]], [[1.0, 1.0]]], "sum", r"posteriors\[1\] must sum to 1"),
-        ([[[0.5, 0.5]]], "mean", "rule 'mean'"),
-        ([[[0.0, 1.0]], [[1.0, 0.0]]], "product", "must be positive for some class; got 0 at row 0"),
-    ],
-)
-def test_posteriors_that_cannot_be_combined_are_refused(tables, rule, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        combine_posteriors(tables, rule)
 
 
 # --- Conformal sets --------------------------------------------------------------------------------------------------
@@ -178,11 +109,11 @@ def test_coverage_over_many_splits_of_real_logits_is_as_promised(cifar10, miscov
     """Mean coverage lies in [1 - a, 1 - a + 1/(n + 1)], for any classifier."""
     p, y = softmax(cifar10.logits), cifar10.labels
     rng, n, covered = np.random.default_rng(0), 199, []
-    for _ in range(300):
+    for _ in range(200):
         order = rng.permutation(len(p))
         sets = fit_conformal(p[order[:n]], y[order[:n]], miscoverage=miscoverage)
         new = order[n : n + 500]
-        covered.append(coverage(sets.predict(p[new]), y[new]))
+        covered.append(sets.predict(p[new])[np.arange(500), y[new]].mean())
     error = 4 * np.std(covered) / np.sqrt(len(covered))
     assert 1 - miscoverage - error <= np.mean(covered) <= 1 - miscoverage + 1 / (n + 1) + error
 
@@ -195,7 +126,7 @@ def test_threshold_equals_a_computation_by_hand() -> None:
     assert fit_conformal(p, y, miscoverage=0.1).threshold == 0.55
     sets = fitted.predict([[0.6, 0.4], [0.5, 0.5], [0.9, 0.1], [0.3, 0.7]])
     assert sets.tolist() == [[True, False], [False, False], [True, False], [False, True]]
-    assert coverage(fitted.predict(p), y) == pytest.approx(8 / 9)  # the label at the threshold is covered
+    assert fitted.predict(p)[:, 0].tolist() == [True] * 8 + [False]  # the label at the threshold is covered
 
 
 def test_too_few_samples_give_all_classes() -> None:
@@ -207,7 +138,6 @@ def test_impossible_input_is_refused() -> None:
     for call in (
         lambda: fit_conformal([[0.9, 0.1]] * 20, [0] * 20).predict([[0.2, 0.3, 0.5]]),
         lambda: fit_conformal([[0.9, 0.1]], [0], miscoverage=10),
-        lambda: coverage(np.array([[True, False]]), [0, 1]),
     ):
         with pytest.raises(ValueError, match=r"must .*; got"):
             call()

@@ -15,7 +15,7 @@ from esupcon.probability.calibration import (
     paper_calibration,
     smoothed_temperature,
 )
-from esupcon.probability.conformal import coverage, fit_conformal
+from esupcon.probability.conformal import fit_conformal
 from esupcon.probability.diagram import reliability_diagram
 from esupcon.probability.metrics import (
     Figures,
@@ -31,7 +31,6 @@ from esupcon.probability.metrics import (
 )
 from esupcon.probability.ood import (
     Mahalanobis,
-    auroc,
     energy_score,
     fit_mahalanobis,
     knn_score,
@@ -39,22 +38,15 @@ from esupcon.probability.ood import (
     prototype_distance_score,
 )
 from esupcon.probability.predictions import Predictions, log_softmax, softmax
-from esupcon.probability.priors import (
-    adapt_to_priors,
-    class_priors,
-    combine_posteriors,
-    estimate_priors,
-    prior_shift_test,
-)
+from esupcon.probability.priors import adapt_to_priors, estimate_priors
 
 # fmt: off
 __all__ = [
     "Calibration", "CalibrationFigures", "Figures", "Mahalanobis", "Predictions", "Priors", "SharesFigures", "accuracy",
-    "adapt_to_priors", "auroc", "bootstrap_intervals", "brier_score", "can_calibrate", "class_priors",
-    "combine_posteriors", "coverage", "energy_score", "estimate_priors", "expected_calibration_error",
-    "fit_calibration", "fit_conformal", "fit_mahalanobis", "fit_temperature", "held_out_calibration", "knn_score",
-    "log_softmax", "max_softmax_score", "measure", "measure_calibration", "measure_for_shares",
-    "negative_log_likelihood", "paper_calibration", "prior_shift_test", "prototype_distance_score", "reliability_bins",
-    "reliability_diagram", "smoothed_temperature", "softmax",
+    "adapt_to_priors", "bootstrap_intervals", "brier_score", "can_calibrate", "energy_score", "estimate_priors",
+    "expected_calibration_error", "fit_calibration", "fit_conformal", "fit_mahalanobis", "fit_temperature",
+    "held_out_calibration", "knn_score", "log_softmax", "max_softmax_score", "measure", "measure_calibration",
+    "measure_for_shares", "negative_log_likelihood", "paper_calibration", "prototype_distance_score",
+    "reliability_bins", "reliability_diagram", "smoothed_temperature", "softmax",
 ]
 # fmt: on

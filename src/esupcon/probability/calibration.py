@@ -211,7 +211,7 @@ class Calibration(Record):
         """Return a copy for the class priors estimated from unlabelled samples."""
         source = self.source_priors
         p = self.with_priors(None).probabilities(logits) * (source > 0)  # a class not in training keeps prior 0
-        return self.with_priors(estimate_priors(p / p.sum(axis=1, keepdims=True), source).priors)
+        return self.with_priors(estimate_priors(p / p.sum(axis=1, keepdims=True), source))
 
     @property
     def source_priors(self) -> FloatArray:

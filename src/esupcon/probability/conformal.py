@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from esupcon.probability.predictions import BoolArray, as_labels, as_probabilities, with_labels
+from esupcon.probability.predictions import BoolArray, as_probabilities, with_labels
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,3 @@ def fit_conformal(probabilities: ArrayLike, labels: ArrayLike, *, miscoverage: f
     # 11 · 0.9 is 9.900000000000000355: only what exceeds rounding may move the rank up.
     rank = int(np.ceil((len(p) + 1) * (1.0 - miscoverage) - 1e-9))
     return ConformalSets(float(of_labels[rank - 1]) if rank <= len(p) else -np.inf, p.shape[1])
-
-
-def coverage(sets: BoolArray, labels: ArrayLike) -> float:
-    """Return the share of rows whose set, from `ConformalSets.predict`, contains the label."""
-    y = as_labels(labels, n=len(sets), n_classes=sets.shape[1])
-    return float(sets[np.arange(len(y)), y].mean())

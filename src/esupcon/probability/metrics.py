@@ -12,7 +12,6 @@ from esupcon.probability.predictions import (
     FloatArray,
     IntArray,
     Predictions,
-    as_count,
     as_probabilities,
     with_labels,
 )
@@ -180,7 +179,7 @@ def reliability_bins(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = 
 
 def bin_index(p: FloatArray, n_bins: int) -> IntArray:
     """Return the bin of every row's confidence, 0 .. n_bins - 1."""
-    edges = np.arange(as_count(n_bins, name="n_bins") + 1) / n_bins
+    edges = np.arange(n_bins + 1) / n_bins
     # Row sums, and so confidences, may exceed one by rounding: they belong to the last bin.
     return np.asarray(np.clip(np.searchsorted(edges, p.max(axis=1), side="right") - 1, 0, n_bins - 1))
 
@@ -199,7 +198,6 @@ def bootstrap_intervals(
     """
     p, y = with_labels(as_probabilities(probabilities), labels)
     n = len(p)
-    as_count(n_resamples, name="n_resamples")
     each = _per_sample(p, y)
     residuals = np.zeros((n, _N_BINS))
     residuals[np.arange(n), bin_index(p, _N_BINS)] = each["accuracy"] - p.max(axis=1)

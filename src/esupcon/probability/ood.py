@@ -7,10 +7,8 @@ from numpy.typing import ArrayLike
 
 from esupcon.probability.predictions import (
     FloatArray,
-    as_count,
     as_labels,
     as_logits,
-    as_numbers,
     as_table,
     log_softmax,
     refuse,
@@ -43,8 +41,6 @@ def knn_score(embeddings: ArrayLike, reference: ArrayLike, k: int = 10) -> Float
     from sklearn.neighbors import NearestNeighbors  # noqa: PLC0415 - takes a second
 
     stored = _unit_rows(reference, name="reference")
-    if as_count(k, name="k") > len(stored):
-        raise ValueError(f"k must be at most the number of reference samples, {len(stored)}; got {k}. Lower k.")
     x = _unit_rows(embeddings, width=stored.shape[1])
     return np.asarray(NearestNeighbors(n_neighbors=k, algorithm="brute").fit(stored).kneighbors(x)[0][:, -1])
 
@@ -84,21 +80,6 @@ def fit_mahalanobis(embeddings: ArrayLike, labels: ArrayLike) -> Mahalanobis:
     # Shrinkage can be 0 up to rounding; a direction without variance must not have an infinite weight.
     variances = np.maximum(variances, len(variances) * np.finfo(np.float64).eps * variances[-1])
     return Mahalanobis(means, directions / np.sqrt(variances))
-
-
-def auroc(in_scores: ArrayLike, out_scores: ArrayLike) -> float:
-    """Return P(out > in) + P(out = in)/2 for a random pair: 1.0 if every outlier scores higher, 0.5 for random scores.
-
-    Our own code, because scikit-learn's roc_auc_score refuses infinite scores.
-    """
-    inside, outside = as_numbers(in_scores, name="in_scores"), as_numbers(out_scores, name="out_scores")
-    for name, scores in (("in_scores", inside), ("out_scores", outside)):
-        if scores.ndim != 1 or len(scores) == 0 or np.isnan(scores).any():
-            raise ValueError(f"{name} must be a non-empty vector without NaN; got shape {scores.shape}.")
-    inside = np.sort(inside)
-    below = np.searchsorted(inside, outside, side="left")
-    not_above = np.searchsorted(inside, outside, side="right")
-    return float((below + not_above).sum() / (2.0 * len(inside) * len(outside)))
 
 
 def _embeddings(values: ArrayLike, *, name: str = "embeddings", width: int | None = None) -> FloatArray:

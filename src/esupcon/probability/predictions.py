@@ -95,17 +95,9 @@ def as_priors(priors: ArrayLike, *, n_classes: int, name: str) -> FloatArray:
     array = as_numbers(priors, name=name)
     if array.shape != (n_classes,) or not (array >= 0).all() or not abs(array.sum() - 1.0) <= ROW_SUM_TOLERANCE:
         raise ValueError(
-            f"{name} must be {n_classes} numbers, one per class, not negative, that sum to 1; got {array.tolist()}. "
-            "Use class_priors(labels, n_classes) to count them."
+            f"{name} must be {n_classes} numbers, one per class, not negative, that sum to 1; got {array.tolist()}."
         )
     return np.asarray(array / array.sum())
-
-
-def as_count(value: int, *, name: str) -> int:
-    """Return a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}. Pass a positive int.")
-    return int(value)
 
 
 def softmax(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
