@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esupcon.methods import METHODS, get_method
+from esupcon.methods import get_method
 from esupcon.spec import RunSpec, TrainSpec, canonical_json
 
 JSON = st.recursive(
@@ -116,18 +116,6 @@ def test_places_of_data_are_not_part_of_the_key() -> None:
 def test_key_covers_the_content_of_the_data_and_not_its_path() -> None:
     assert run(source="here").key == run(source="there").key
     assert run(source="here", content=None).key != run(source="there", content=None).key
-
-
-def test_stage_key_is_equal_for_methods_that_share_their_first_stage() -> None:
-    keys: dict[str | None, set[str]] = {}
-    for method in METHODS:
-        keys.setdefault(run({"method": method}).stage_key, set()).add(method)
-    assert keys.pop(None) == {"ce", "esupcon", "supcon_cosine_ce"}
-    assert sorted(map(sorted, keys.values())) == [["spce", "spce_m"], ["supcon_ce", "supcon_ce_n", "supcon_tt"]]
-    assert [m for m in METHODS if run({"method": m}).reuses_first_stage] == ["supcon_ce", "supcon_ce_n", "spce_m"]
-    for name, value in {**CHANGES, "source": "elsewhere"}.items():
-        same = run({"method": "spce"}, **{name: value}).stage_key == run({"method": "spce"}).stage_key
-        assert same == (name == "source"), name
 
 
 def test_difference_names_what_changed() -> None:

@@ -7,7 +7,7 @@ parts are frozen and in evaluation mode, so the statistics of their normalisatio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 #: Outputs of a network that a term can use.
@@ -24,7 +24,6 @@ class Term:
     on: Output
     detach: bool = False  # stop the gradient at the output, so that only the head is trained by this term
     weight: float = 1.0
-    reads_head: bool = True  # whether the loss uses prototypes or logits; False lets methods share an encoder
     share: Literal["prototypes", "samples"] | None = None  # multiply by `prototype_share`, or by what it leaves
 
 
@@ -49,17 +48,6 @@ class Stage:
     def outputs(self) -> tuple[Output, ...]:
         return tuple(dict.fromkeys(term.on for term in self.terms))
 
-    @property
-    def core(self) -> Stage:
-        """The stage without its head if the other parts do not depend on it, else the stage itself.
-
-        They do not if each term either stops at the output, so that it trains only the head, or reads no head.
-        """
-        terms = tuple(term for term in self.terms if not term.detach)
-        if "head" not in self.trains or not terms or any(term.reads_head for term in terms):
-            return self
-        return replace(self, terms=terms, trains=tuple(part for part in self.trains if part != "head"))
-
 
 @dataclass(frozen=True)
 class Method:
@@ -76,15 +64,9 @@ class Method:
     def projector(self) -> bool:
         return any("projection" in stage.outputs for stage in self.stages)
 
-    @property
-    def shared_stage(self) -> Stage | None:
-        """What the first stage trains without a head; equal for methods that can share it. None: nothing to share."""
-        core = self.stages[0].core
-        return None if "head" in core.trains else core
 
-
-_SUPCON = Term("supcon", on="projection", reads_head=False)
-_SPCE = Term("spce", on="embedding", reads_head=False)
+_SUPCON = Term("supcon", on="projection")
+_SPCE = Term("spce", on="embedding")
 _TIGHTNESS = Term("tightness", on="embedding", detach=True)
 _CROSS_ENTROPY = Term("ce", on="logits")
 _SUPCON_STAGE = Stage((_SUPCON,), trains=("encoder", "projector"))
@@ -154,7 +136,7 @@ BUILT_IN_METHODS = (
         stages=(
             Stage(
                 (
-                    Term("supcon", on="embedding", reads_head=False, share="samples"),
+                    Term("supcon", on="embedding", share="samples"),
                     Term("ce", on="logits", share="prototypes"),
                 ),
                 trains=("encoder", "head"),

@@ -196,21 +196,6 @@ class RunSpec(BaseModel):
             del values["train"]["pretrained"]
         return key_of({"schema": SCHEMA, **values})
 
-    @property
-    def stage_key(self) -> str | None:
-        """The key of a first stage that runs of other methods can reuse; None if there is nothing to share."""
-        method = METHODS.get(self.train.method)
-        if method is None or method.shared_stage is None or self.train.label_noise:
-            return None
-        train = self.train.model_copy(update={"method": repr(method.shared_stage)})
-        return self.model_copy(update={"train": train}).key
-
-    @property
-    def reuses_first_stage(self) -> bool:
-        """Whether this run can reuse a first stage that another run has trained: its own trains nothing else."""
-        method = METHODS.get(self.train.method)
-        return self.stage_key is not None and method is not None and method.shared_stage == method.stages[0]
-
     def check_used(self, train: TrainSpec) -> None:
         """Raise a ValueError if a setting that this run names changes nothing; `train` are the resolved settings."""
         method = METHODS[train.method]

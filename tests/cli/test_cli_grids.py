@@ -96,13 +96,6 @@ def test_a_dry_run_lists_every_run(esupcon, tmp_path: Path) -> None:
     assert changed[0]["spec"]["train"]["epochs"] == 1
 
 
-def test_a_dry_run_tells_which_run_trains_the_encoder(esupcon, tmp_path: Path) -> None:
-    words = ("reproduce", "full", "--profile", "smoke", "--method", "ce,supcon_ce,supcon_ce_n", "--seeds", "1")
-    rows = {row["method"]: row for row in esupcon(*words, "--dry-run", "--store", tmp_path / "no", "--json").json}
-    assert (rows["ce"]["encoder_of"], rows["supcon_ce"]["encoder_of"]) == (None, None)
-    assert rows["supcon_ce_n"]["encoder_of"] == rows["supcon_ce"]["key"]
-
-
 def test_the_same_command_again_computes_nothing(esupcon, digits_store: Path, tmp_path: Path) -> None:
     store = copy_of(digits_store, tmp_path / "store")
     words = ("reproduce", "full", "--profile", "smoke", "--method", "ce,supcon_tt,esupcon", "--seeds", "1")

@@ -9,7 +9,7 @@ import pytest
 from small_grid import small_plan, task
 
 from esupcon.experiments.executors import Event, Task
-from esupcon.experiments.grid import GridState, run_grid, seconds_left, shared_encoders, status
+from esupcon.experiments.grid import GridState, run_grid, seconds_left, status
 from esupcon.experiments.plan import Plan, make_plan
 from esupcon.experiments.store import Store
 from esupcon.experiments.worker import compute
@@ -25,7 +25,6 @@ class Scripted:
     def __init__(self, store: Store, slots: int = 2, script: dict[str, list[Event]] | None = None) -> None:
         self.slots, self.store, self.script = slots, store, script or {}
         self.submitted: list[str] = []
-        self.stages: dict[str, str | None] = {}
         self.together: list[set[str]] = []  # runs that were running at the same time
         self.closed = self.was_stopped = False
         self.is_slow = False  # whether nothing ends before it is stopped
@@ -34,7 +33,6 @@ class Scripted:
 
     def submit(self, task: Task) -> None:
         self.submitted.append(task.key)
-        self.stages[task.key] = task.shared_stage
         self._running.add(task.key)
         self.together.append(set(self._running))
         if script := self.script.get(task.key):
@@ -50,8 +48,6 @@ class Scripted:
         found, self._coming = self._coming[:1], self._coming[1:]
         for event in found:
             self._running.discard(event.key)
-            if event.kind == "finished" and (stage := self.stages[event.key]):
-                self.store.stage_file(stage).with_suffix(".json").write_bytes(b"kept")
         return found
 
     def stop(self) -> None:
@@ -242,75 +238,6 @@ def test_result_of_another_torch_is_reported_and_repeated_on_request(plan: Plan,
     assert not any("used torch" in line for line in lines)
 
 
-# --- Shared first stages ---------------------------------------------------------------------------------------------
-
-
-def test_runs_with_the_same_first_stage_wait_for_each_other(tmp_path: Path, store: Store) -> None:
-    plan = small_plan(tmp_path, methods=("supcon_ce", "supcon_ce_n", "esupcon"))
-    executor = Scripted(store)
-    state, _ = run(plan, store, executor)
-    assert state.is_complete
-    pairs = [{row.key for row in plan.rows if row.seed == seed and row.method != "esupcon"} for seed in (0, 1)]
-    for pair in pairs:
-        assert len({executor.stages[key] for key in pair} - {None}) == 1
-        assert not any(pair <= together for together in executor.together)
-    assert max(map(len, executor.together)) == 2, "other runs do not wait"
-    assert all(executor.stages[row.key] is None for row in plan.rows if row.method == "esupcon")
-    assert not list((store.root / "stages").iterdir()), "no open run needs one"
-
-
-def test_run_that_must_train_a_stage_goes_first(tmp_path: Path, store: Store) -> None:
-    plan = small_plan(tmp_path, methods=("supcon_ce", "supcon_ce_n", "supcon_tt", "spce_m", "spce"), n_seeds=1)
-    executor = Scripted(store)
-    state, _ = run(plan, store, executor)
-    assert state.is_complete
-    place = {row.method: executor.submitted.index(row.key) for row in plan.rows}
-    assert place["supcon_tt"] < min(place["supcon_ce"], place["supcon_ce_n"])
-    assert place["spce"] < place["spce_m"]
-    assert not list((store.root / "stages").iterdir())
-    trainers = {key: row.method for key, row in shared_encoders(plan.rows).items()}
-    assert [trainers.get(row.key) for row in plan.rows] == ["supcon_tt", "supcon_tt", None, "spce", None]
-
-
-def test_no_run_waits_for_one_that_failed(tmp_path: Path, store: Store) -> None:
-    plan = small_plan(tmp_path, methods=("spce_m", "spce"), n_seeds=1)
-    spce_m, spce = keys_of(plan)
-    executor = Scripted(store, script={spce: [Event(key=spce, kind="failed", error="no")] * 2})
-    state, _ = run(plan, store, executor)
-    assert list(state.failed) == [spce]
-    assert state.finished == [spce_m]
-
-
-def test_single_runs_share_nothing(tmp_path: Path, store: Store) -> None:
-    executor = Scripted(store)
-    run(small_plan(tmp_path, methods=("supcon_ce", "ce")), store, executor)
-    assert set(executor.stages.values()) == {None}
-
-
-@pytest.mark.parametrize(("table", "shares"), [("full", True), ("complexity", False)])
-def test_table_that_measures_cost_shares_nothing(store: Store, table: str, shares: bool) -> None:
-    plan = make_plan(table, "smoke", seeds=(0,), methods=("supcon_ce", "supcon_ce_n"))
-    executor = Scripted(store)
-    run_grid([plan], store, executor)
-    assert any(stage is not None for stage in executor.stages.values()) == shares
-
-
-def test_shared_stage_gives_the_same_result_as_training_alone(tmp_path: Path) -> None:
-    plan = small_plan(tmp_path, methods=("supcon_ce", "supcon_tt", "spce", "spce_m"), n_seeds=1)
-    shared, alone = Store(tmp_path / "shared"), Store(tmp_path / "alone")
-    run_grid([plan], shared, InThisProcess())
-    alone.create()
-    for row in plan.rows:
-        assert compute(task(alone, row), lambda: False).kind == "finished"
-        runs = [store.read(row.key) for store in (shared, alone)]
-        assert runs[0].result.metrics == runs[1].result.metrics
-        assert runs[0].history == runs[1].history
-        reused, trained = (run.result.provenance.reused_seconds for run in runs)
-        assert (reused > 0) == (row.method in {"supcon_ce", "spce_m"})
-        assert trained == 0
-    assert not list((shared.root / "stages").iterdir())
-
-
 # --- Status and cost -------------------------------------------------------------------------------------------------
 
 
@@ -332,11 +259,11 @@ def test_status(plan: Plan, store: Store) -> None:
 
 
 def test_time_left_comes_from_finished_runs(store: Store) -> None:
-    ce, supcon_ce = make_plan("full", "smoke", methods=("ce", "supcon_ce"), seeds=(0,)).rows
+    ce, spce = make_plan("full", "smoke", methods=("ce", "spce"), seeds=(0,)).rows
     longer = ce.with_spec(ce.spec.model_copy(update={"n_train": 2 * 1437}))
     assert seconds_left([ce], []) is None, "nothing has finished"
-    for row, seconds in ((ce, 10.0), (supcon_ce, 30.0)):
-        store_quickly(store, task(store, row), train_seconds=seconds, reused_seconds=row.spec.reuses_first_stage * 20.0)
-    runs = [store.read(row.key) for row in (ce, supcon_ce)]
+    for row, seconds in ((ce, 8.0), (spce, 12.0)):
+        store_quickly(store, task(store, row), train_seconds=seconds)
+    runs = [store.read(row.key) for row in (ce, spce)]
     assert seconds_left([longer], runs) == pytest.approx(20), "twice as many images"
-    assert seconds_left([ce, supcon_ce], runs) == pytest.approx(20), "not what another run trained"
+    assert seconds_left([ce, spce], runs) == pytest.approx(20)

@@ -13,7 +13,7 @@ from test_resume import same, stop_after
 from torch.testing import assert_close
 
 from esupcon.methods import METHODS
-from esupcon.spec import RunSpec, TrainSpec
+from esupcon.spec import TrainSpec
 from esupcon.training import TrainData, TrainingInterrupted, fit
 from esupcon.training.batches import BatchPlan
 from esupcon.training.estimate import estimate
@@ -119,13 +119,6 @@ def test_the_estimate_of_the_time_is_not_remembered(method: str) -> None:
     plain, timed = (fit(spec, data, announce=announce) for announce in (None, estimate))
     for (name, a), b in zip(plain.network.state_dict().items(), timed.network.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
-
-
-def test_first_stage_is_not_shared_with_a_memory() -> None:
-    run = RunSpec(source="digits", train=TrainSpec(method="supcon_ce"))
-    assert run.stage_key is not None
-    remembered = RunSpec(source="digits", train=TrainSpec(method="supcon_ce", label_noise="auto"))
-    assert remembered.stage_key is None and not remembered.reuses_first_stage
 
 
 def test_mixup_and_generalised_cross_entropy_learn_despite_wrong_labels() -> None:

@@ -20,7 +20,7 @@ from esupcon.cli.options import argument, option
 from esupcon.cli.output import answer, answer_json, complain, log, note, table
 from esupcon.cli.stopping import MISTAKE, PARTIAL, Stopped, Stopper
 from esupcon.experiments.executors import LocalExecutor
-from esupcon.experiments.grid import GridState, resolve, run_grid, shared_encoders
+from esupcon.experiments.grid import GridState, resolve, run_grid
 from esupcon.experiments.grid import status as store_status
 from esupcon.experiments.plan import Plan, make_plan, read_override, read_seeds, shipped
 from esupcon.experiments.store import Store, export_study, import_study
@@ -162,19 +162,15 @@ def _show(state: GridState, store: Store, as_json: bool, **more: str) -> None:
 
 
 def _list(plans: Sequence[Plan], store: Store, as_json: bool) -> None:
-    """Print every planned run, whether it is stored, and which other run trains its encoder."""
-    entries = []
-    for plan in plans:
-        shared = shared_encoders(plan.rows) if plan.measure != "cost" else {}
-        for row in plan.rows:
-            also = {"stored": store.is_done(row.key), "encoder_of": shared[row.key].key if row.key in shared else None}
-            entries.append({**row.model_dump(mode="json"), **also})
+    """Print every planned run, and whether it is stored."""
+    rows = [row for plan in plans for row in plan.rows]
+    entries = [{**row.model_dump(mode="json"), "stored": store.is_done(row.key)} for row in rows]
     if as_json:
         answer_json(entries)
         return
-    names = ("key", "table", "dataset", "setting", "method", "seed", "paper_accuracy", "encoder_of")
-    rows = [["–" if entry[name] is None else str(entry[name]) for name in names] for entry in entries[:_MAX_ROWS]]
-    answer(table([*names[:-2], "paper, %", "encoder of"], rows))
+    names = ("key", "table", "dataset", "setting", "method", "seed", "paper_accuracy")
+    cells = [["–" if entry[name] is None else str(entry[name]) for name in names] for entry in entries[:_MAX_ROWS]]
+    answer(table([*names[:-1], "paper, %"], cells))
     if len(entries) > _MAX_ROWS:
         note(f"and {len(entries) - _MAX_ROWS} more; --json lists all of them.")
     stored = {entry["key"]: entry["stored"] for entry in entries}

@@ -27,7 +27,6 @@ class Task(Record):
     keep_models: bool = False
     command: str = ""
     plugins: tuple[Plugin, ...] = ()
-    shared_stage: str | None = None  # key of a first stage that other runs of the grid share
 
     @property
     def key(self) -> str:

@@ -41,10 +41,10 @@ def run_grid(
 ) -> GridState:
     """Compute every planned run that is not stored.
 
-    A run that fails is repeated once, then listed as failed while the others continue. Runs that begin with the same
-    first stage train it once, if no table measures cost. A full disk ends the grid with an OSError. With `recompute`,
-    stored results of another version of torch are computed again. `watch` receives the state several times per second.
-    The rows of the returned state have the keys of the stored runs; a plan does not know them before its data are read.
+    A run that fails is repeated once, then listed as failed while the others continue. A full disk ends the grid
+    with an OSError. With `recompute`, stored results of another version of torch are computed again. `watch` receives
+    the state several times per second. The rows of the returned state have the keys of the
+    stored runs; a plan does not know them before its data are read.
     """
     try:
         store.create()
@@ -58,8 +58,6 @@ def run_grid(
         state.find_missing(recompute)
         state.report_changed_data(earlier)
         state.load_data(data_dir)
-        if all(plan.measure != "cost" for plan in plans):
-            state.share_stages()
         state.run(should_stop, watch)
     finally:
         executor.close()
@@ -187,14 +185,6 @@ class GridState:
                 self.pending.remove(key)
                 self._fail(key, problems[name])
 
-    def share_stages(self) -> None:
-        """Let runs share a first stage that two open runs need, or that is in the store."""
-        stages = {key: stage for key in self.pending if (stage := self.rows[key].spec.stage_key) is not None}
-        n_runs = Counter(stages.values())
-        for key, stage in stages.items():
-            if n_runs[stage] > 1 or self.store.has_stage(stage):
-                self.tasks[key] = self.tasks[key].model_copy(update={"shared_stage": stage})
-
     def run(self, should_stop: Callable[[], bool], watch: Callable[[GridState], None]) -> None:
         """Compute what is pending, until it is done or a stop is asked for."""
         stopping = False
@@ -213,18 +203,10 @@ class GridState:
         for key in [key for key, when in self.running_elsewhere.items() if when <= time.monotonic()]:
             del self.running_elsewhere[key]
             self.pending.append(key)
-        while len(self.running) < self.executor.slots and (ready := self._next()) is not None:
-            self.pending.remove(ready)
-            self.running.add(ready)
-            self.executor.submit(self.tasks[ready])
-
-    def _next(self) -> str | None:
-        """Return the first run that need not wait for another run to train its first stage."""
-        trainers = [key for key in self.pending if not self.rows[key].spec.reuses_first_stage]
-        stages = {self.tasks[key].shared_stage for key in (*self.running, *trainers)}
-        awaited = {stage for stage in stages if stage and not self.store.has_stage(stage)}
-        ready = (key for key in self.pending if key in trainers or self.tasks[key].shared_stage not in awaited)
-        return next(ready, None)
+        while self.pending and len(self.running) < self.executor.slots:
+            key = self.pending.popleft()
+            self.running.add(key)
+            self.executor.submit(self.tasks[key])
 
     def _handle(self, event: Event, stopping: bool) -> None:
         key = event.key
@@ -237,7 +219,6 @@ class GridState:
                     self._fail(key, str(error))
                     return
                 self.finished.append(key)
-                self._release_stage(key)
                 self.log(f"{self.n_done}/{len(self.rows)}  {self.rows[key].name}: {accuracy}")
             case "running_elsewhere":
                 self.running_elsewhere[key] = time.monotonic() + _LOOK_AGAIN_SECONDS
@@ -259,27 +240,10 @@ class GridState:
     def _fail(self, key: str, reason: str) -> None:
         self.failed[key] = reason
         self.store.note_failure(key, reason)
-        self._release_stage(key)
-
-    def _release_stage(self, key: str) -> None:
-        """Remove a shared first stage after the last run that needs it."""
-        stage = self.tasks[key].shared_stage
-        still_open = (*self.pending, *self.running, *self.running_elsewhere)
-        if stage is not None and all(self.tasks[one].shared_stage != stage for one in still_open):
-            self.store.remove_stage(stage)
 
 
 def _key_without_content(row: Row) -> str:
     return row.spec.model_copy(update={"content": None}).key
-
-
-def shared_encoders(rows: Sequence[Row]) -> dict[str, Row]:
-    """Return, for each run whose encoder another run of the grid trains, that other run."""
-    trainers: dict[str | None, Row] = {}
-    for row in sorted(rows, key=lambda row: row.spec.reuses_first_stage):  # those that must train it come first
-        trainers.setdefault(row.spec.stage_key, row)
-    found = {row.key: trainers[row.spec.stage_key] for row in rows if row.spec.reuses_first_stage}
-    return {key: trainer for key, trainer in found.items() if trainer.key != key}
 
 
 # --- Status ----------------------------------------------------------------------------------------------------------
@@ -321,9 +285,7 @@ def seconds_left(rows: Iterable[Row], finished: Iterable[StoredRun]) -> float | 
     """Return the seconds that runs take at the rate of finished runs with their encoder; None without such runs."""
     rates: dict[str, list[float]] = defaultdict(list)
     for run in finished:
-        rates[run.spec.train.encoder].append(
-            (run.seconds - run.result.provenance.reused_seconds) / _images_seen(run.spec)
-        )
+        rates[run.spec.train.encoder].append(run.seconds / _images_seen(run.spec))
     specs = [row.spec for row in rows]
     if any(spec.train.encoder not in rates for spec in specs):
         return None

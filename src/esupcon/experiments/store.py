@@ -5,7 +5,6 @@ A store folder holds
     runs/KEY/         finished runs: result.json, history.jsonl, timing.jsonl, predictions.npz, held_out.npz,
                       embedding.npz, and model/ if models are kept
     work/KEY/         started runs with their checkpoints
-    stages/KEY.*      first stages that several open runs share
     failed/KEY.json   the error of the last attempt
     plans/*.json      the runs that were planned, and by which command
     locks/            lock files; the process that computes a run holds its lock until it ends
@@ -38,7 +37,7 @@ from esupcon.training.result import HISTORY_FILE, RESULT_FILE, TIMING_FILE, Resu
 
 LOG_FILE = "log.txt"
 STUDY_SUFFIX = ".jsonl"
-_FOLDERS = ("runs", "work", "stages", "failed", "plans", "locks", "aside")
+_FOLDERS = ("runs", "work", "failed", "plans", "locks", "aside")
 _MEMORY_PER_BYTE = 20  # of JSON: upper bound of what its values take in memory
 _CURVES = {"history": HISTORY_FILE, "timing": TIMING_FILE}
 
@@ -126,17 +125,6 @@ class Store:
 
     def work_folder(self, key: str) -> Path:
         return self.root / "work" / key
-
-    def stage_file(self, stage_key: str) -> Path:
-        return self.root / "stages" / f"{stage_key}.pt"
-
-    def has_stage(self, stage_key: str) -> bool:
-        """Return whether a first stage is complete: its record is written after the weights."""
-        return self.stage_file(stage_key).with_suffix(".json").is_file()
-
-    def remove_stage(self, stage_key: str) -> None:
-        for suffix in (".json", ".pt"):
-            self.stage_file(stage_key).with_suffix(suffix).unlink(missing_ok=True)
 
     def locked(self, key: str) -> AbstractContextManager[bool | None]:
         """Hold the lock of a run: True if held, False if another process computes it, None if locks do not work."""

@@ -90,7 +90,6 @@ def _train(task: Task, store: Store, should_stop: Callable[[], bool]) -> None:
             spec.model_copy(update={"data": data}),
             work,
             keep_model=task.keep_models,
-            shared_stage=None if task.shared_stage is None else store.stage_file(task.shared_stage),
             should_stop=should_stop,
             log=lambda line: print(line, file=log, flush=True),
             progress=False,

@@ -29,7 +29,6 @@ def fit(spec: TrainSpec | RunSpec, data: TrainData, **options: Unpack[FitOptions
         as if it had not been, bit for bit. Another run in the folder is an error that names the difference.
     overwrite: start over, and remove what an earlier run has written to `out`.
     encoder: a module that is trained in place of the encoder named in the spec. initial: state dict to start from.
-    shared_stage: file in which a first stage that methods share is found, or left for others.
     devices, accelerator: number of processes on this machine, and where they compute: auto, cpu, cuda, mps.
     checkpoint_seconds: time between checkpoints, 60 by default.
     should_stop: called after every step; if it returns True a checkpoint is saved and `TrainingInterrupted` raised.
@@ -57,7 +56,7 @@ def train_stage(run: Run, stage: Stage) -> None:
     if spec.compile:
         module = torch.compile(module)  # type: ignore[assignment]  # a compiled module is one
     module, optimizer = run.fabric.setup(module, build_optimizer(run.network, stage, spec, plan.batch_size))
-    run.begin_stage(stage, optimizer)  # a resumed run restores optimiser and monitors here
+    run.begin_stage(stage, optimizer)  # a resumed run restores optimiser and monitor here
 
     while (steps_before := at.epoch * plan.steps_per_epoch) < n_steps:
         steps = min(plan.steps_per_epoch, n_steps - steps_before)

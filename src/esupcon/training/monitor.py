@@ -37,18 +37,14 @@ class TrainingFailed(ValueError):  # noqa: N818 - named like TrainingInterrupted
 
 
 class Monitor:
-    """Losses, findings and history of a run, stage by stage; part of its checkpoints.
+    """Losses, findings and history of a run, stage by stage; part of its checkpoints."""
 
-    A run has one Monitor that writes files and messages. If other methods can reuse its first stage, it has a second,
-    silent one (`silent_copy_of`) for `stage.core`, which records what a run that trains no head would have recorded.
-    """
-
-    def __init__(self, run: Run, silent_copy_of: Monitor | None = None) -> None:
-        self.run, self.silent = run, silent_copy_of is not None
+    def __init__(self, run: Run) -> None:
+        self.run = run
         self.lines: list[dict[str, Any]] = []  # of the history, one per epoch
-        self.findings: list[Finding] = list(silent_copy_of.findings) if silent_copy_of else []
-        self.unrecorded: list[Finding] = list(silent_copy_of.unrecorded) if silent_copy_of else []  # not in a line yet
-        self.folder: Path | None = None if self.silent or not run.fabric.is_global_zero else run.out
+        self.findings: list[Finding] = []
+        self.unrecorded: list[Finding] = []  # not in a line yet
+        self.folder: Path | None = run.out if run.fabric.is_global_zero else None
         self.shown_accuracy = ""  # of the last epoch, for the progress bar
         self._curves: Any = None
 
@@ -81,7 +77,7 @@ class Monitor:
         loss = sum(losses[term] for term in dict.fromkeys(self.stage.terms))
         if self.watch is not None:
             self.report(self.watch.step(loss, lr))
-        if not math.isfinite(loss) and not self.silent:
+        if not math.isfinite(loss):
             at, spec, out = self.run.position, self.run.spec, self.run.out
             kept = "" if out is None else f" The last good checkpoint is kept in {out}."
             raise TrainingFailed(
@@ -119,19 +115,17 @@ class Monitor:
         """Print each finding and keep it for the next line of the history."""
         self.findings += findings
         self.unrecorded += findings
-        for finding in findings if not self.silent else ():
+        for finding in findings:
             self.run.log(str(finding))
 
-    def rewrite(self, lines: list[dict[str, Any]], timing: list[dict[str, Any]] | None = None) -> None:
-        """Set the history to these lines: those that a killed process wrote after its last checkpoint are dropped.
+    def rewrite(self) -> None:
+        """Write the history again, without what a killed process wrote after its last checkpoint.
 
-        Lines of `timing.jsonl` are kept, because all of that time was spent, unless `timing` replaces them.
+        Lines of `timing.jsonl` stay, because all of that time was spent.
         """
-        self.lines = list(lines)
-        for name, records in ((HISTORY_FILE, self.lines), (TIMING_FILE, timing)):
-            if self.folder is not None and records is not None:
-                text = "".join(json.dumps(record, sort_keys=True) + "\n" for record in records)
-                write_bytes(self.folder / name, text.encode())
+        if self.folder is not None:
+            text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in self.lines)
+            write_bytes(self.folder / HISTORY_FILE, text.encode())
 
     def state_dict(self, *, inside_stage: bool) -> dict[str, Any]:
         """Return the state as plain values. Between stages there is no watch."""
@@ -196,7 +190,7 @@ class Progress:
 
     def step(self, run: Run) -> None:
         """Show where the run is after a step."""
-        at, monitor = run.position, run.monitors[0]
+        at, monitor = run.position, run.monitor
         per_stage = [run.n_steps(stage) for stage in run.method.stages]
         done = sum(per_stage[: at.stage]) + at.epoch * run.plan.steps_per_epoch + at.step
         stage = "" if len(per_stage) == 1 else f"stage {at.stage + 1}/{len(per_stage)} "

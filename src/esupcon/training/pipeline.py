@@ -87,7 +87,6 @@ def train(
     *,
     minutes: float | None = None,
     keep_model: bool = True,
-    shared_stage: Path | None = None,
     devices: int = 1,
     accelerator: str = "auto",
     overwrite: bool = False,
@@ -136,7 +135,6 @@ def train(
             asked,
             data,
             out=folder.path,
-            shared_stage=shared_stage,
             overwrite=overwrite and first,  # the other processes must not remove what the first has begun
             devices=devices,
             accelerator=accelerator,
@@ -179,7 +177,6 @@ def train(
                 source=str(Path(run.source).absolute()) if Path(run.source).exists() else run.source,
                 seconds=round(time.monotonic() - started, 3),
                 train_seconds=training_seconds(folder.path),
-                reused_seconds=training_seconds(folder.path, reused_only=True),
                 peak_memory_bytes=_peak_memory(),
                 finished=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 device=fitted.device,

@@ -100,7 +100,7 @@ class Provenance(Record):
     source: str
     seconds: Seconds
     train_seconds: Seconds
-    reused_seconds: Seconds = 0.0
+    reused_seconds: Seconds = 0.0  # of results of development versions, in which runs could share a first stage
     peak_memory_bytes: Count | None = None
     finished: str
     device: str
@@ -184,11 +184,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-def training_seconds(folder: Path, *, reused_only: bool = False) -> float:
-    """Return the seconds that all processes of a run spent on training steps, or only those of a reused first stage.
+def training_seconds(folder: Path) -> float:
+    """Return the seconds that all processes of a run spent on training steps.
 
     Every process appends its epochs to one file; one that was killed may leave half a line.
     """
-    lines = [line for line in read_json_lines(folder / TIMING_FILE) if line.get("reused") or not reused_only]
-    found = [line.get("seconds") for line in lines]
+    found = [line.get("seconds") for line in read_json_lines(folder / TIMING_FILE)]
     return round(sum(float(one) for one in found if isinstance(one, int | float) and 0 <= one < MAX_SECONDS), 3)

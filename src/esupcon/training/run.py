@@ -1,4 +1,4 @@
-"""One training run: start or resume it, its folder and checkpoints, and a first stage that methods share."""
+"""One training run: start or resume it, its folder and its checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from esupcon._io import (
     OwnedFolder,
     PathLike,
     first_error,
-    read_json_lines,
     read_sealed_json,
     write_bytes,
     write_sealed_json,
@@ -45,7 +44,7 @@ from esupcon.training.devices import any_process, choose_precision, launch, n_pr
 from esupcon.training.memory import LabelMemory, can_estimate
 from esupcon.training.monitor import Monitor, Progress, TrainingFailed
 from esupcon.training.objective import LOSSES, check_losses
-from esupcon.training.result import CHECKPOINT_INDEX, CHECKPOINTS, RUN_FILE, RUN_FILES, TIMING_FILE, versions
+from esupcon.training.result import CHECKPOINT_INDEX, CHECKPOINTS, RUN_FILE, RUN_FILES, versions
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -66,7 +65,6 @@ class FitOptions(TypedDict, total=False):
     overwrite: bool
     encoder: nn.Module | None
     initial: Mapping[str, Tensor] | None
-    shared_stage: Path | None
     devices: int
     accelerator: str
     checkpoint_seconds: float
@@ -126,10 +124,8 @@ class Run:
     progress: Progress
     should_stop: Callable[[], bool]
     checkpoint_seconds: float
-    shared_stage: Path | None
     precision_reason: str
     position: Position = field(default_factory=Position)
-    monitors: list[Monitor] = field(default_factory=list)
     optimizer: optim.Optimizer | None = None  # inside a stage
     best_state: dict[str, Tensor] | None = None
     frozen: FrozenBlocks | None = None
@@ -137,7 +133,7 @@ class Run:
     def __post_init__(self) -> None:
         self.last_save = time.monotonic()
         self.classifier.between_batches = lambda done, total: self.check_stop()
-        self.monitors = [Monitor(self)]
+        self.monitor = Monitor(self)
         self._drawn: dict[int, tuple[Rows, NDArray[np.int64]]] = {}
         self.resumed_state: dict[str, Any] | None = None  # of a checkpoint inside a stage, until that stage begins
         self.log_priors: Tensor | None = None  # added to logits in training
@@ -252,24 +248,17 @@ class Run:
     # --- Hooks of the loop -------------------------------------------------------------------------------------------
 
     def begin_stage(self, stage: Stage, optimizer: optim.Optimizer) -> None:
-        """Set up the monitors of a stage; restore them and the optimiser if a checkpoint was written inside it."""
+        """Set up the monitor of a stage; restore it and the optimiser if a checkpoint was written inside it."""
         self.optimizer, state = optimizer, self.resumed_state
         self.resumed_state, self.hooks = None, let_signals_in(self.network)
-        # An encoder whose run stops when its head is best ends elsewhere than without the head.
-        shares = self.shared_stage is not None and self.position.stage == 0 and self.spec.patience is None
-        if shares and stage.core != stage and (state is None or len(state["monitors"]) > 1):
-            self.monitors = [self.monitors[0], Monitor(self, silent_copy_of=self.monitors[0])]
-        for monitor, part in zip(self.monitors, (stage, stage.core), strict=False):
-            monitor.begin_stage(part)
+        self.monitor.begin_stage(stage)
         if state is not None:
             optimizer.load_state_dict(state["optimizer"])
-            for monitor, saved in zip(self.monitors, state["monitors"], strict=False):
-                monitor.load_state_dict(saved)
+            self.monitor.load_state_dict(state["monitor"])
 
     def end_step(self, losses: Mapping[Any, float], lr: float, *, inside_epoch: bool) -> None:
         """Record a step; save a checkpoint if it is due; raise TrainingInterrupted if the run should stop."""
-        for monitor in self.monitors:
-            monitor.step(losses, lr)
+        self.monitor.step(losses, lr)
         self.position.step += 1
         self.progress.step(self)
         if any_process(self.fabric, self.should_stop()):
@@ -279,15 +268,15 @@ class Run:
 
     def end_epoch(self, n_steps: int, lr: float) -> bool:
         """Measure and record an epoch. Return True if the run has made no progress for too long."""
-        seen = [(self.held_out_accuracy(monitor.stage), self.sample(monitor.stage)) for monitor in self.monitors]
+        stage = self.method.stages[self.position.stage]
+        accuracy, sample = self.held_out_accuracy(stage), self.sample(stage)
         if self.memory is not None and self.position.stage == 0:
             epoch = self.position.epoch + 1
             rate = self.memory.end_epoch(epoch, self.progress_made(end_of_epoch=True))
             if rate is not None:
-                self.monitors[0].report([finding("wrong-labels", share=percent(rate), epoch=epoch)])
-        for monitor, (accuracy, sample) in zip(self.monitors, seen, strict=True):
-            monitor.end_epoch(n_steps, lr, accuracy, sample)
-        at, accuracy = self.position, seen[0][0]
+                self.monitor.report([finding("wrong-labels", share=percent(rate), epoch=epoch)])
+        self.monitor.end_epoch(n_steps, lr, accuracy, sample)
+        at = self.position
         at.epoch, at.step = at.epoch + 1, 0
         stop = False
         if self.spec.patience is not None and accuracy is not None:
@@ -302,7 +291,7 @@ class Run:
         return stop
 
     def end_stage(self, stage: Stage) -> None:
-        """Return to the best weights of the stage, save a checkpoint, and leave the stage for methods that share it."""
+        """Return to the best weights of the stage, and save a checkpoint."""
         if self.best_state is not None:
             self.network.load_state_dict(self.best_state)
         self.position = Position(stage=self.position.stage + 1)
@@ -310,9 +299,6 @@ class Run:
         for hook in self.hooks:
             hook.remove()
         self.save()
-        if self.position.stage == 1:
-            _leave_first_stage(self)
-        self.monitors = self.monitors[:1]
 
     def check_stop(self) -> None:
         """Raise TrainingInterrupted if the run should stop. Several processes can only stop between steps."""
@@ -335,7 +321,7 @@ class Run:
             "optimizer": self.optimizer.state_dict() if self.optimizer is not None else None,
             "position": asdict(at),
             "best_state": self.best_state,
-            "monitors": [monitor.state_dict(inside_stage=inside) for monitor in self.monitors],
+            "monitor": self.monitor.state_dict(inside_stage=inside),
             "memory": None if self.memory is None else self.memory.state_dict(),
         }
         self.folder.save(state, (at.stage * 1_000_000 + at.epoch) * 1_000_000 + at.step)
@@ -348,9 +334,8 @@ class Run:
         try:
             self.network.load_state_dict(state["network"])
             self.position, self.best_state = Position(**state["position"]), state["best_state"]
-            main = self.monitors[0]
-            main.load_state_dict({**state["monitors"][0], "watch": None})
-            main.rewrite(main.lines)
+            self.monitor.load_state_dict({**state["monitor"], "watch": None})
+            self.monitor.rewrite()
             if self.memory is not None:
                 self.memory.load_state_dict(state["memory"])
             self.resumed_state = state if state["optimizer"] is not None else None
@@ -422,13 +407,12 @@ class Run:
         if self.spec.precision == "64":
             self.network.float()
         self.classifier.between_batches = None
-        main = self.monitors[0]
         return Fitted(
             classifier=self.classifier,
             run=self.run_spec,
             data=self.data,
-            history=main.lines,
-            findings=main.findings,
+            history=self.monitor.lines,
+            findings=self.monitor.findings,
             precision_reason=self.precision_reason,
             batch_size=self.plan.batch_size,
             device=self.fabric.device.type,
@@ -493,15 +477,14 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
                     progress=progress,
                     should_stop=get("should_stop", lambda: False),
                     checkpoint_seconds=get("checkpoint_seconds", 60.0),
-                    shared_stage=get("shared_stage"),
                     precision_reason=reason,
                 )
-                if not run.resume() and not _take_first_stage(run):
-                    run.monitors[0].rewrite([])
+                if not run.resume():
+                    run.monitor.rewrite()
                     found = check_data(
                         data.x, data.y, data.x_held, x_test=data.x_test, n_classes=data.n_classes, classes=data.classes
                     )
-                    run.monitors[0].report(found)
+                    run.monitor.report(found)
                 try:
                     yield run
                 except TrainingInterrupted:
@@ -704,55 +687,3 @@ def read_state(path: Path, sha256: str, device: torch.device) -> dict[str, Any]:
     except Exception as error:  # torch raises nearly anything for a file that is not a state
         raise ValueError(f"{path} cannot be read ({str(error).partition(chr(10))[0]})") from error
     return state
-
-
-# --- First stage that methods share ----------------------------------------------------------------------------------
-# SupCon+CE and SupCon+CE(n) train one encoder and differ in the head that follows; SupCon+Tt trains the same encoder
-# with a head beside it, from which it learns nothing. So do SPCE and SPCE(M). In a grid the first of them leaves what
-# the others take, and these end as if they had trained it themselves, bit for bit: with the history and the findings
-# that the silent monitor recorded.
-
-
-def _leave_first_stage(run: Run) -> None:
-    """Write the trained parts of the first stage and a sealed record beside them, for other methods to take."""
-    path, recorded = run.shared_stage, run.monitors[-1]
-    if path is None or not run.fabric.is_global_zero or not (run.run_spec.reuses_first_stage or recorded.silent):
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    record = {
-        "key": run.run_spec.stage_key,
-        "sha256": write_state(path, {part: module.state_dict() for part, module in _shared_parts(run).items()}),
-        "lines": recorded.lines,
-        "findings": [finding.model_dump(mode="json") for finding in recorded.findings],
-        "timing": [] if run.out is None else read_json_lines(run.out / TIMING_FILE),
-    }
-    write_sealed_json(path.with_suffix(".json"), record)
-
-
-def _take_first_stage(run: Run) -> bool:
-    """Skip the first stage if a matching one is stored; return whether that is so."""
-    path = run.shared_stage
-    if path is None or not run.run_spec.reuses_first_stage or not path.with_suffix(".json").is_file():
-        return False
-    try:
-        record = read_sealed_json(path.with_suffix(".json"))
-        if record["key"] != run.run_spec.stage_key:
-            return False
-        state = read_state(path, record["sha256"], run.fabric.device)
-        for part, module in _shared_parts(run).items():
-            module.load_state_dict(state[part])
-        findings = [Finding.model_validate(finding) for finding in record["findings"]]
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        run.log(f"{str(error).rstrip('.')}. The first stage is trained again.")
-        return False
-    main = run.monitors[0]
-    main.findings = findings
-    main.rewrite(record["lines"], [{**line, "reused": True} for line in record["timing"]])
-    run.position = Position(stage=1)
-    run.save()
-    run.log(f"Reusing the first stage of another run ({path.stem}).")
-    return True
-
-
-def _shared_parts(run: Run) -> dict[str, nn.Module]:
-    return {part: getattr(run.network, part) for part in run.method.stages[0].core.trains}
