@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from esupcon.experiments import executors
 from esupcon.methods import METHODS
+from in_this_process import InThisProcess
 
 FOLDER = Path(__file__).parents[1] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
@@ -149,6 +151,7 @@ def test_example_runs(
 ) -> None:
     """Cell by cell in one scope, as a notebook does and as a script amounts to."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(executors, "LocalExecutor", InThisProcess)
     scope: Scope = {"__name__": "__main__"}
     for cell in cells_of(path):
         if cell.kind == "code":

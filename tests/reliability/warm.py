@@ -2,7 +2,7 @@
 
 Starting Python with torch takes seconds; a fork of a process that has imported everything takes milliseconds, so a
 test can afford to kill dozens. The process runs this file and reads requests as lines of JSON; its answers are the pid
-of the fork, then its exit code.
+of the fork, then its exit code. Processes of Python that a command starts, such as workers, are forks, too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -119,8 +121,10 @@ def _signal_later(
 
 
 def children_of(pid: int) -> list[int]:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in path.read_text().split()] if path.exists() else []
+    """Return the processes that a process and its children started; threads have children of their own."""
+    files = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    children = [int(child) for text in files for child in text.split()]
+    return [*(each for child in children for each in children_of(child)), *children]
 
 
 # --- Inside the warm process -----------------------------------------------------------------------------------------
@@ -128,6 +132,7 @@ def children_of(pid: int) -> list[int]:
 
 def _serve() -> None:
     # Imported once, before the forks.
+    import filelock  # noqa: F401
     import lightning_fabric  # noqa: F401
     import sklearn.covariance
     import sklearn.datasets  # noqa: F401
@@ -136,22 +141,27 @@ def _serve() -> None:
     import esupcon.classifier.evaluation
     import esupcon.cli
     import esupcon.estimator
+    import esupcon.experiments.measures
+    import esupcon.experiments.worker
+    import esupcon.report.run
     import esupcon.training.pipeline  # noqa: F401
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
+    subprocess.Popen = _ForkingPopen  # type: ignore[misc]
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            _in_fork(Request(**json.loads(line)))
+            _end_with(partial(_obey, Request(**json.loads(line))))
         print(pid, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def _in_fork(request: Request) -> None:
+def _end_with(program: Callable[[], int]) -> None:
+    """End this process with the exit code that a program returns."""
     code = 70  # an unexpected error
     try:
-        code = _obey(request)
+        code = program()
     except SystemExit as leaving:
         code = int(leaving.code or 0)
     except BaseException:
@@ -183,6 +193,35 @@ def _obey(request: Request) -> int:
         return 0
     sys.argv = [str(COMMAND), *request.words]  # from which further processes of a run are started
     return main(request.words)
+
+
+class _ForkingPopen(subprocess.Popen[Any]):
+    """Start workers, and further processes of a run, as forks of this process; other programs as ever."""
+
+    def __init__(self, words: Sequence[str], **options: Any) -> None:
+        if "esupcon.experiments.worker" in words or str(COMMAND) in words:
+            options["preexec_fn"] = partial(_become, words, options.get("env") or dict(os.environ))
+        super().__init__(words, **options)
+
+
+def _become(words: Sequence[str], environment: dict[str, str]) -> None:
+    """Do what Python would do with these words; called in a new process, which never returns from here."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.closerange(3, 1024)  # among them the pipe over which the parent waits for another program
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(environment)
+    if str(COMMAND) not in words:
+        from esupcon.experiments.worker import main as work
+
+        _end_with(lambda: work() or 0)
+    from esupcon.cli import main
+
+    sys.argv = list(words[words.index(str(COMMAND)) :])
+    _end_with(lambda: main(sys.argv[1:]))
 
 
 def _die_at_file_operation(folder: str, number: int, torn: bool) -> None:
