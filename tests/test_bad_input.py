@@ -52,18 +52,6 @@ def test_message_gives_expectation_value_and_remedy(mistake: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["simclr", "supcon", "spce", "tightness", "prototype", "esupcon"])
-def test_finite_check_is_opt_in(value: float, name: str) -> None:
-    loss = getattr(F, f"{name}_loss")
-    arguments = {"simclr": (), "supcon": (labels,), "spce": (labels,)}.get(name, (labels, prototypes))
-    bad = z.clone()
-    bad[2, 1] = value
-    with pytest.raises(ValueError, match="1 of 6 rows hold NaN or inf"):
-        loss(bad, *arguments, check_finite=True)
-    assert not loss(bad, *arguments).isfinite().all()  # and nothing hides it when the check is off
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -38,11 +38,7 @@ class Muon(torch.optim.Optimizer):
                 raise ValueError(f"Muon needs matrices or filters; got a parameter of shape {tuple(p.shape)}.")
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
                 grad = p.grad.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else p.grad
@@ -55,7 +51,6 @@ class Muon(torch.optim.Optimizer):
                     flat = orthogonalise(update.flatten(1), group["iterations"], self.dtype)
                     update = flat.view_as(update).movedim(-1, 1)
                 p.sub_(update, alpha=group["lr"])
-        return loss
 
 
 def orthogonalise(matrix: Tensor, iterations: int, dtype: torch.dtype) -> Tensor:

@@ -6,7 +6,6 @@ Values are computed in float32 (float64 for float64 input), also under autocast.
 
 `anchors` (a slice or index tensor) restricts the outer sum to some rows while all rows remain contrast and the
 divisor stays that of the whole batch: values and gradients of disjoint anchors add up to those of the batch.
-`check_finite=True` looks for NaN and inf first. It is off by default because it costs a pass over `z`.
 
 >>> import torch
 >>> from esupcon import functional as F
@@ -25,7 +24,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -61,7 +60,7 @@ PrototypeAverage = Literal["class", "sample"]
 
 
 @without_autocast
-def simclr_loss(z: Tensor, *, temperature: float = 0.5, check_finite: bool = False) -> Tensor:
+def simclr_loss(z: Tensor, *, temperature: float = 0.5) -> Tensor:
     """`1/n sum_i [ -s(z_i, z_i') + log sum_{j != i} exp s(z_i, z_j) ]`, `z_i'` the other view of image i.
 
     This is `supcon_loss` with each image as its own class.
@@ -83,13 +82,11 @@ def simclr_loss(z: Tensor, *, temperature: float = 0.5, check_finite: bool = Fal
             f"simclr_loss needs two views of every image, z = cat(view1, view2); got an odd number of rows, {len(z)}."
         )
     images = torch.arange(len(z) // 2, device=z.device)
-    return supcon_loss(z, images.repeat(2), temperature=temperature, check_finite=check_finite)
+    return supcon_loss(z, images.repeat(2), temperature=temperature)
 
 
 @without_autocast
-def supcon_loss(
-    z: Tensor, labels: Tensor, *, temperature: float = 0.1, anchors: Anchors = None, check_finite: bool = False
-) -> Tensor:
+def supcon_loss(z: Tensor, labels: Tensor, *, temperature: float = 0.1, anchors: Anchors = None) -> Tensor:
     """`mean_i [ -1/|P_i| sum_{p in P_i} s(z_i, z_p) + log sum_{j != i} exp s(z_i, z_j) ]`.
 
     The mean runs over the samples that have a positive; a batch without any is a ValueError.
@@ -109,7 +106,7 @@ def supcon_loss(
         A scalar.
     """
     temperature = check_number("temperature", temperature)
-    z = check_embeddings(z, check_finite=check_finite)
+    z = check_embeddings(z)
     ids, counts, n_alone = count_classes(labels, len(z), needs_pair=True)
     weight = (counts != 1).to(z.dtype) / (len(z) - n_alone)
     return contrastive_loss(z, None, ids, counts, weight, None, temperature, temperature, anchors=anchors)
@@ -124,7 +121,6 @@ def spce_loss(
     average: Average = "class",
     n_classes: int | None = None,
     anchors: Anchors = None,
-    check_finite: bool = False,
 ) -> Tensor:
     """`-1/n sum_i log [ exp l(i, y_i) / sum_k exp l(i, k) ]`, `l(i, k) = 1/m_k sum_{j: y_j = k} s(z_i, z_j)`.
 
@@ -149,7 +145,7 @@ def spce_loss(
     """
     temperature = check_number("temperature", temperature)
     check_choice("average", average, ("class", "batch"))
-    z = check_embeddings(z, check_finite=check_finite)
+    z = check_embeddings(z)
     ids, counts, _ = count_classes(labels, len(z), n_classes, only_present=True)
     unit = unit_rows(z)
     means = class_sums(unit, ids, len(counts)) / (counts.unsqueeze(1) if average == "class" else len(z))
@@ -206,7 +202,7 @@ def spce_posterior(
 
 
 @without_autocast
-def tightness_loss(z: Tensor, labels: Tensor, prototypes: Tensor, *, check_finite: bool = False) -> Tensor:
+def tightness_loss(z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
     """`-1/n sum_i cos(z_i, theta_{y_i})`.
 
     Gradient flows to both arguments, as in the equation. Training methods that learn prototypes beside a
@@ -226,7 +222,7 @@ def tightness_loss(z: Tensor, labels: Tensor, prototypes: Tensor, *, check_finit
     loss : Tensor
         A scalar.
     """
-    z, prototypes = _same_dtype(z, prototypes, check_finite)
+    z, prototypes = _same_dtype(z, prototypes)
     ids, *_ = count_classes(labels, len(z), len(prototypes))
     return -(unit_rows(z) * unit_rows(prototypes).index_select(0, ids)).sum(1).mean()
 
@@ -242,27 +238,13 @@ def prototype_loss(
     contrast_weight: float = 1.0,
     log_priors: Tensor | None = None,
     anchors: Anchors = None,
-    check_finite: bool = False,
 ) -> Tensor:
     """`-s(z_i, theta_{y_i}) + log( sum_k exp s(z_i, theta_k) + sum_{j != i} exp s(z_i, z_j) )`: l_pt(z_i, theta_{y_i}).
 
     Equal to log(e^CE + e^SupCon - 1), a smooth maximum of the cross entropy of sample i and of its SupCon loss with
     theta_{y_i} as the positive.
 
-    Parameters
-    ----------
-    z : Tensor of shape (n, d)
-        Embeddings, a row for each view of each sample.
-    labels : integer Tensor of shape (n,)
-        Class of each row.
-    prototypes : Tensor of shape (K, d)
-        A vector for each class, such as `PrototypeHead.weight`.
-    temperature, prototype_temperature : float, default=0.1; float, default=None
-        Divide the similarities to samples and to prototypes; None: the same as `temperature`.
-    contrast_weight : float, default=1.0
-        Multiplies the sum over samples in l_pt: with 0 it is the cross entropy of a `PrototypeHead`.
-    log_priors : Tensor of shape (K,), default=None
-        Added to the quotients of prototypes in l_pt (logit adjustment); a class with prior 0 takes no part.
+    The arguments are those of `esupcon_loss`.
 
     Returns
     -------
@@ -272,7 +254,7 @@ def prototype_loss(
     temperature = check_number("temperature", temperature)
     prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)
     contrast_weight = check_number("contrast_weight", contrast_weight, least=0)
-    z, prototypes = _same_dtype(z, prototypes, check_finite)
+    z, prototypes = _same_dtype(z, prototypes)
     _check_shape("log_priors", log_priors, (len(prototypes),))
     ids, *_ = count_classes(labels, len(z), len(prototypes))
     unit = unit_rows(z)
@@ -297,7 +279,6 @@ def esupcon_loss(
     log_priors: Tensor | None = None,
     targets: Tensor | None = None,
     anchors: Anchors = None,
-    check_finite: bool = False,
 ) -> Tensor:
     """`1/(n+K) [ w sum_k 1/n_k sum_{i: y_i = k} l_pt(z_i, theta_k) + sum_i l_SupCon(z_i, P_i) ]`.
 
@@ -338,7 +319,7 @@ def esupcon_loss(
     prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)
     contrast_weight = check_number("contrast_weight", contrast_weight, least=0)
     check_prototype_share(prototype_weight, prototype_share, prototype_average)
-    z, prototypes = _same_dtype(z, prototypes, check_finite)
+    z, prototypes = _same_dtype(z, prototypes)
     n, n_classes = len(z), len(prototypes)
     _check_shape("log_priors", log_priors, (n_classes,))
     _check_shape("targets", targets, (n, n_classes))
@@ -363,9 +344,9 @@ def _take(rows: Tensor, anchors: Anchors) -> Tensor:
     return rows if anchors is None else rows[anchors]
 
 
-def _same_dtype(z: Tensor, prototypes: Tensor, check_finite: bool) -> tuple[Tensor, Tensor]:
+def _same_dtype(z: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
     """Check and return embeddings and prototypes, in one dtype."""
-    z, prototypes = check_embeddings(z, check_finite=check_finite), check_embeddings(prototypes, "prototypes")
+    z, prototypes = check_embeddings(z), check_embeddings(prototypes, "prototypes")
     _check_width("prototypes", prototypes, z)
     dtype = torch.promote_types(z.dtype, prototypes.dtype)
     return z.to(dtype), prototypes.to(dtype)
@@ -384,34 +365,24 @@ def _check_shape(name: str, values: Tensor | None, shape: tuple[int, ...]) -> No
         raise ValueError(f"{name} must have shape {shape}, one column per prototype; got {tuple(values.shape)}.")
 
 
-def check_embeddings(z: Tensor, name: str = "z", *, check_finite: bool = False) -> Tensor:
+def check_embeddings(z: Tensor, name: str = "z") -> Tensor:
     """Return a non-empty float matrix. Half precision is raised to float32, in which the losses are computed."""
     if z.ndim != 2 or z.numel() == 0:
         remedy = " Put views below each other: z.flatten(0, 1)." if z.ndim == 3 else ""
         raise ValueError(f"{name} must have shape (n, dim) and must not be empty; got {tuple(z.shape)}.{remedy}")
     if not z.is_floating_point():
         raise ValueError(f"{name} must hold floating-point numbers; got {z.dtype}. Pass {name}.float().")
-    if check_finite and (bad := int((~z.isfinite()).any(1).sum())):
-        raise ValueError(
-            f"{name} must be finite; {bad} of {len(z)} rows hold NaN or inf. "
-            "Lower the learning rate, or look for the first layer that gives such values."
-        )
     return z if z.dtype == torch.float64 else z.float()
-
-
-class Classes(NamedTuple):
-    ids: Tensor  # (n,) the class of each sample
-    counts: Tensor  # the samples of each class
-    n_alone: int | Tensor  # samples without another of their class; a tensor in traced code, which cannot read values
 
 
 def count_classes(
     labels: Tensor, n: int, n_classes: int | None = None, *, only_present: bool = False, needs_pair: bool = False
-) -> Classes:
-    """Check the labels of n samples and count their classes.
+) -> tuple[Tensor, Tensor, int | Tensor]:
+    """Return the class of each of n samples, the size of each class, and how many samples are alone in theirs.
 
-    Classes are numbered by their labels; without gaps if `only_present`, or if the labels are too large to index a
-    table. `needs_pair` raises an error if no two samples share a class.
+    The last is a tensor in traced code, which cannot read values. Classes are numbered by their labels; without gaps
+    if `only_present`, or if the labels are too large to index a table. `needs_pair` raises an error if no two samples
+    share a class.
     """
     if labels.ndim != 1 or len(labels) != n:
         views = n // len(labels) if labels.ndim == 1 and len(labels) and n % len(labels) == 0 else 0
@@ -422,11 +393,14 @@ def count_classes(
     if labels.is_floating_point() or labels.is_complex():
         raise ValueError(f"labels must be integers; got {labels.dtype}. Pass labels.long().")
     if torch.compiler.is_compiling():
-        return Classes(*torch.ops.esupcon.count_classes(labels, n_classes, only_present, needs_pair))
+        ids, counts, n_alone = torch.ops.esupcon.count_classes(labels, n_classes, only_present, needs_pair)
+        return ids, counts, n_alone
     return _count_classes(labels.long(), n_classes, only_present, needs_pair)
 
 
-def _count_classes(labels: Tensor, n_classes: int | None, only_present: bool, needs_pair: bool) -> Classes:
+def _count_classes(
+    labels: Tensor, n_classes: int | None, only_present: bool, needs_pair: bool
+) -> tuple[Tensor, Tensor, int]:
     lowest, highest = (int(value) for value in labels.aminmax())
     if lowest < 0 or (n_classes is not None and highest >= n_classes):
         limit = "" if n_classes is None else f" and below the number of classes, {n_classes}"
@@ -444,7 +418,7 @@ def _count_classes(labels: Tensor, n_classes: int | None, only_present: bool, ne
             f"the supervised contrastive loss needs at least one positive pair; {n_alone} samples hold {n_alone} "
             "classes. Pass two views of each sample."
         )
-    return Classes(ids, counts, n_alone)
+    return ids, counts, n_alone
 
 
 @torch.library.custom_op("esupcon::count_classes", mutates_args=())

@@ -10,7 +10,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from esupcon.functional import check_choice
 from esupcon.models.fast import SMALLEST_SIDE, FastEncoder
@@ -169,11 +168,6 @@ def embedding_width(module: nn.Module, input_shape: tuple[int, ...]) -> int:
     """Return d of (2, *input_shape) -> (2, d), found by a dry run of a copy in evaluation mode."""
     name = type(module).__name__
     tensors = [*module.parameters(), *module.buffers()]
-    if any(is_lazy(tensor) for tensor in tensors):
-        raise ValueError(
-            f"encoder {name} has lazy layers whose shapes are not known yet. Run it once on a batch of shape "
-            f"{(2, *input_shape)} before passing it."
-        )
     like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0))
     batch = torch.zeros(2, *input_shape, device=like.device, dtype=like.dtype)
     expected = f"encoder {name} must map a batch of shape {tuple(batch.shape)} to (2, dim)"

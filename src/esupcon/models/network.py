@@ -74,10 +74,6 @@ class Network(nn.Module):
 
     def outputs(self, x: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
         """Return the named outputs among embedding, projection and logits. The encoder runs once."""
-        names = tuple(names)
-        self._check(names)
-        if not names:
-            return {}
         if self.mirror and not self.training:
             both = self.encoder(torch.cat([x, x.flip(-1)])).unflatten(0, (2, -1))
             return self.mean_outputs_of(both[0], both[1], names)
@@ -94,15 +90,6 @@ class Network(nn.Module):
         parts = {"embedding": nn.Identity(), "projection": self.projector, "logits": self.head}
         wanted = tuple(names)
         return {name: part(embedding) for name, part in parts.items() if part is not None and name in wanted}
-
-    def _check(self, names: tuple[str, ...]) -> None:
-        for name in names:
-            check_choice("an output of a network", name, ("embedding", "projection", "logits"))
-            if name == "projection" and self.projector is None:
-                raise ValueError(
-                    "this network has no projector, so it has no projection. Build it with projection_dim=128, "
-                    "or take the loss on the embedding."
-                )
 
 
 def build_network(
