@@ -226,10 +226,6 @@ def model_readers() -> Iterator[tuple[str, Reader]]:
     yield "sealed-config", Reader(_model_file("config.json"), _read_sealed_config)
     yield "checkpoint", Reader(_checkpoints, _read_sealed_checkpoint)
     yield (
-        "checkpoint-index",
-        Reader(_checkpoint_index, in_file("checkpoint.json", _read_checkpoints)),
-    )
-    yield (
         "run",
         Reader(_run_files, in_file("run.json", _read_run_file)),
     )
@@ -312,15 +308,8 @@ def _checkpoints() -> list[bytes]:
 
 
 def _read_sealed_checkpoint(folder: Path, content: bytes) -> object:
-    (folder / "checkpoint-1.pt").write_bytes(content)
-    listed = [{"file": "checkpoint-1.pt", "sha256": hashlib.sha256(content).hexdigest()}]
-    write_sealed_json(folder / "checkpoint.json", {"key": "", "checkpoints": listed})
+    (folder / f"checkpoint-1--{hashlib.sha256(content).hexdigest()[:16]}.pt").write_bytes(content)
     return RunFolder(folder, quiet).load(torch.device("cpu"))
-
-
-def _read_checkpoints(index: Path) -> object:
-    _seal(index)
-    return RunFolder(index.parent, quiet).load(torch.device("cpu"))
 
 
 def _seal(path: Path) -> None:
@@ -331,10 +320,6 @@ def _seal(path: Path) -> None:
         return
     if isinstance(value, dict):
         write_sealed_json(path, value)
-
-
-def _checkpoint_index() -> list[bytes]:
-    return [json.dumps({"key": "", "checkpoints": [{"file": "checkpoint-1.pt", "sha256": "0" * 64}] * 2}).encode()]
 
 
 def _read_run_file(path: Path) -> object:

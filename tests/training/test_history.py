@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -25,27 +23,6 @@ def test_history_is_one_json_line_an_epoch_and_time_is_kept_apart(tmp_path: Path
     assert not {"seconds", "images_per_second"} & set(lines[0])
     timing = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text().splitlines()]
     assert all(line["seconds"] > 0 and line["images_per_second"] > 0 for line in timing)
-
-
-def test_curves_go_to_tensorboard_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[tuple[str, float, int]] = []
-
-    class SummaryWriter:
-        def __init__(self, folder: str, purge_step: int) -> None:
-            assert folder == str(tmp_path / "tensorboard")
-
-        def add_scalar(self, name: str, value: float, step: int) -> None:
-            written.append((name, value, step))
-
-        def flush(self) -> None:
-            pass
-
-    module = types.ModuleType("torch.utils.tensorboard")
-    module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    fitted = fit(quick_spec(), blobs(), out=tmp_path)
-    losses = [(value, step) for name, value, step in written if name == "stage0/loss"]
-    assert losses == [(record["loss"], index) for index, record in enumerate(fitted.history)]
 
 
 class GoesBad(nn.Module):

@@ -136,7 +136,7 @@ def train(
                 log=log,
             )
     except (training.TrainingInterrupted, Stopped):
-        if not (folder / "checkpoint.json").exists() and not (folder / "result.json").exists():
+        if not any(folder.glob("checkpoint-*.pt")) and not (folder / "result.json").exists():
             raise
         words = [*(word for word in sys.argv[1:] if word != "--overwrite"), *(["--out", str(folder)] * (out is None))]
         complain(f"stopped; the run is saved in {folder}. To continue: {shlex.join(['esupcon', *words])}")

@@ -1,4 +1,4 @@
-"""What is recorded of a run while it trains: history, timing, findings of the doctor, TensorBoard, progress.
+"""What is recorded of a run while it trains: history, timing, findings of the doctor, progress.
 
 `history.jsonl` holds what the run computed, so that equal runs have equal histories, byte for byte; `timing.jsonl`
 holds what depends on the clock.
@@ -23,7 +23,7 @@ from esupcon.doctor import LOSSES as WATCHED_LOSSES
 from esupcon.doctor import Finding, Watch
 from esupcon.methods import Stage, Term
 from esupcon.training.objective import term_weight
-from esupcon.training.result import HISTORY_FILE, TENSORBOARD_FOLDER, TIMING_FILE
+from esupcon.training.result import HISTORY_FILE, TIMING_FILE
 
 if TYPE_CHECKING:
     from esupcon.training.run import Run
@@ -46,7 +46,6 @@ class Monitor:
         self.unrecorded: list[Finding] = []  # not in a line yet
         self.folder: Path | None = run.out if run.fabric.is_global_zero else None
         self.shown_accuracy = ""  # of the last epoch, for the progress bar
-        self._curves: Any = None
 
     def begin_stage(self, stage: Stage) -> None:
         """Start to record a stage."""
@@ -106,7 +105,6 @@ class Monitor:
             timing = {**where, "seconds": seconds, "images_per_second": images / seconds if seconds > 0 else 0.0}
             append_line(self.folder / HISTORY_FILE, line)
             append_line(self.folder / TIMING_FILE, timing)
-            self._draw_curves({**line, **timing})
         self.lines.append(line)
         self.unrecorded, self.loss_sum, self.steps = [], 0.0, 0
         self._since = self._last = time.monotonic()
@@ -144,22 +142,6 @@ class Monitor:
         self.unrecorded = [Finding.model_validate(finding) for finding in state["unrecorded"]]
         if state["watch"] is not None and self.watch is not None:
             self.watch.load_state_dict(state["watch"])
-
-    def _draw_curves(self, record: dict[str, Any]) -> None:
-        """Write the numbers of an epoch for TensorBoard, if it is installed."""
-        if self._curves is None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra that may be missing
-            except ImportError:
-                self._curves = False
-            else:
-                # Epochs that a killed process wrote after its last checkpoint are removed.
-                self._curves = SummaryWriter(str(self.run.out / TENSORBOARD_FOLDER), purge_step=len(self.lines))  # type: ignore[operator]
-        for name in ("loss", "lr", "held_out_accuracy", "images_per_second") if self._curves else ():
-            if record[name] is not None:
-                self._curves.add_scalar(f"stage{record['stage']}/{name}", record[name], len(self.lines))
-        if self._curves:
-            self._curves.flush()
 
 
 class Progress:

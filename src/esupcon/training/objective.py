@@ -135,12 +135,6 @@ def term_losses(stage: Stage, batch: BatchOutputs, spec: TrainSpec) -> dict[Term
     return losses
 
 
-def stage_loss(stage: Stage, batch: BatchOutputs, spec: TrainSpec) -> Tensor:
-    """Return the sum over the terms of a stage: what its optimiser minimises."""
-    first, *others = term_losses(stage, batch, spec).values()
-    return sum(others, start=first)
-
-
 # --- Gradient in micro-batches ---------------------------------------------------------------------------------------
 
 

@@ -455,20 +455,15 @@ def _git_commit() -> str | None:
 
 
 def _reset_peak_memory() -> None:
-    """Make Linux forget the peak so far; elsewhere the peak of the whole process is reported."""
+    """Make Linux forget the peak so far."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _peak_memory() -> int | None:
-    """Return the largest memory that this process has held, in bytes; None if the system does not tell."""
+    """Return the largest memory that this process has held, in bytes; None on other systems than Linux."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    try:
-        import resource  # noqa: PLC0415 - absent on Windows
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return None

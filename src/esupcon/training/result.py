@@ -21,12 +21,12 @@ PREDICTIONS_FILE, HELD_OUT_FILE = "predictions.npz", "held_out.npz"  # logits an
 EMBEDDING_FILE = "embedding.npz"  # some test samples and the prototypes, to be drawn
 HISTORY_FILE, TIMING_FILE = "history.jsonl", "timing.jsonl"  # one line per epoch
 REPORT_FILE = "report.html"
-CHECKPOINT_INDEX, CHECKPOINTS = "checkpoint.json", "checkpoint-[0-9]*.pt"
-MODEL_FOLDER, TENSORBOARD_FOLDER, LOCK_FILE = "model", "tensorboard", ".lock"
+CHECKPOINTS = "checkpoint-[0-9]*.pt"  # with the state of an unfinished run
+MODEL_FOLDER, LOCK_FILE = "model", ".lock"
 #: Everything that a run writes into its folder.
 RUN_FILES = (
     *(RUN_FILE, RESULT_FILE, PREDICTIONS_FILE, HELD_OUT_FILE, EMBEDDING_FILE, HISTORY_FILE, TIMING_FILE),
-    *(REPORT_FILE, CHECKPOINT_INDEX, CHECKPOINTS, LOCK_FILE, f"{TENSORBOARD_FOLDER}/events.out.tfevents.*"),
+    *(REPORT_FILE, CHECKPOINTS, LOCK_FILE),
     *(f"{MODEL_FOLDER}/{name}" for name in ("config.json", "model.safetensors", "examples.safetensors", "README.md")),
 )
 #: Seconds beyond which a recorded time is damaged.

@@ -44,7 +44,7 @@ from esupcon.training.devices import any_process, choose_precision, launch, n_pr
 from esupcon.training.memory import LabelMemory, can_estimate
 from esupcon.training.monitor import Monitor, Progress, TrainingFailed
 from esupcon.training.objective import LOSSES, check_losses
-from esupcon.training.result import CHECKPOINT_INDEX, CHECKPOINTS, RUN_FILE, RUN_FILES, versions
+from esupcon.training.result import CHECKPOINTS, RUN_FILE, RUN_FILES, versions
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -460,8 +460,11 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
                 if not fabric.is_global_zero:
                     log = lambda line: None  # noqa: E731
                 if folder is not None:
-                    about = {"precision_reason": reason, "device": fabric.device.type}
-                    _claim(folder, fabric, run_spec, about, overwrite=get("overwrite", False))
+                    folder.key = run_spec.key  # every process reads the checkpoints of this run
+                    if fabric.is_global_zero:
+                        about = {"precision_reason": reason, "device": fabric.device.type}
+                        folder.claim(run_spec, about, overwrite=get("overwrite", False))
+                    fabric.barrier()  # until the first process has claimed the folder
                 if fabric.world_size > 1 and fabric.device.type == "cuda":
                     network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
                 classes = data.classes if data.classes is not None else np.arange(data.n_classes)
@@ -505,21 +508,6 @@ def resolve(asked: RunSpec, known: RunSpec | None, accelerator: str, *, images: 
     threads = train.threads or (known.train.threads if known is not None else None) or torch.get_num_threads()
     update = {"precision": precision, "threads": threads}
     return asked.model_copy(update={"train": train.model_copy(update=update)}), reason
-
-
-def _claim(folder: RunFolder, fabric: Fabric, spec: RunSpec, about: dict[str, Any], *, overwrite: bool) -> None:
-    """Let the first process claim the folder, and raise in all of them if it cannot."""
-    folder.key, problem = spec.key, None  # every process reads the checkpoints of this run
-    if fabric.is_global_zero:
-        try:
-            folder.claim(spec, about, overwrite=overwrite)
-        except (ValueError, OSError) as error:
-            if fabric.world_size == 1:
-                raise
-            problem = str(error)
-    problem = fabric.broadcast(problem)
-    if problem is not None:
-        raise ValueError(problem)
 
 
 def _initial_network(
@@ -586,12 +574,13 @@ def digest_objects(
 class RunFolder:
     """The folder of a run: `run.json` with its key and settings, and its two newest checkpoints.
 
-    `checkpoint.json` names the checkpoints with their SHA-256, newest first. It is replaced when a new checkpoint is
-    complete on disk, so a process killed at any moment leaves at least one that can be read.
+    The name of a checkpoint has the number of its step, the key of the run and the digest of the file. The one before
+    it is kept, so a process killed at any moment leaves at least one that can be read.
     """
 
     def __init__(self, path: Path, log: Log) -> None:
         self.path, self.log, self.key = path, log, ""
+        self.kept: list[str] = []  # checkpoints, newest first
         self.files = OwnedFolder(path, RUN_FILES)
 
     def read(self) -> RunSpec | None:
@@ -603,7 +592,6 @@ class RunFolder:
     def claim(self, spec: RunSpec, about: Mapping[str, Any], *, overwrite: bool = False) -> None:
         """Reserve the folder for this run. Raise a ValueError that names the difference if it holds another one."""
         self.files.claim()
-        self.key = spec.key
         if overwrite:
             self.files.clear()
         elif (self.path / RUN_FILE).exists():
@@ -619,27 +607,32 @@ class RunFolder:
 
     def save(self, state: dict[str, Any], number: int) -> None:
         """Save a checkpoint and keep the one before it."""
-        name = f"checkpoint-{number:09d}.pt"
-        older = [entry for entry in self._entries() if entry["file"] != name][:1]
-        kept = [{"file": name, "sha256": write_state(self.path / name, state)}, *older]
-        write_sealed_json(self.path / CHECKPOINT_INDEX, {"key": self.key, "checkpoints": kept})
-        self.clear_checkpoints(kept)
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        name = f"checkpoint-{number:015d}-{self.key}-{_digest(buffer.getvalue())}.pt"
+        write_bytes(self.path / name, buffer.getvalue())
+        self.kept = [name, *self.kept[:1]]
+        self.clear_checkpoints(self.kept)
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
-        """Return the newest checkpoint that is undamaged; None if there is none."""
-        for entry in self._entries():
+        """Return the newest checkpoint of this run that is undamaged; None if there is none. Nothing is executed."""
+        for path in sorted(self.path.glob(f"checkpoint-[0-9]*-{self.key}-*.pt"), reverse=True):
+            problem = "its checksum differs"
             try:
-                return read_state(self.path / entry["file"], entry["sha256"], device)
-            except (OSError, ValueError) as error:
-                self.log(f"{error}; using the checkpoint before it.")
+                content = path.read_bytes()
+                if path.stem.endswith(f"-{_digest(content)}"):
+                    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+                    self.kept = [path.name]
+                    return state
+            except Exception as error:  # torch raises nearly anything for a file that is not a state
+                problem = str(error).partition("\n")[0]
+            self.log(f"{path} cannot be read: {problem}; using the checkpoint before it.")
         return None
 
-    def clear_checkpoints(self, kept: Sequence[Mapping[str, str]] = ()) -> None:
+    def clear_checkpoints(self, kept: Sequence[str] = ()) -> None:
         """Remove the checkpoints, except those that are `kept`; a finished run keeps none."""
-        if not kept:
-            (self.path / CHECKPOINT_INDEX).unlink(missing_ok=True)
         for path in self.path.glob(CHECKPOINTS):
-            if path.name not in {entry["file"] for entry in kept}:
+            if path.name not in kept:
                 path.unlink(missing_ok=True)
 
     def _stored(self) -> tuple[dict[str, Any], RunSpec]:
@@ -652,38 +645,6 @@ class RunFolder:
         except ValueError as error:
             raise ValueError(f"{error} {START_OVER}") from error
 
-    def _entries(self) -> list[dict[str, str]]:
-        path = self.path / CHECKPOINT_INDEX
-        try:
-            index = read_sealed_json(path)
-            entries = [{"file": str(entry["file"]), "sha256": str(entry["sha256"])} for entry in index["checkpoints"]]
-            key = index["key"]
-        except FileNotFoundError:
-            return []
-        except (ValueError, KeyError, TypeError) as error:
-            self.log(f"{path} cannot be used ({error}). Starting over.")
-            return []
-        if key != self.key:
-            self.log(f"{path} belongs to another run. Starting over.")
-            return []
-        return [entry for entry in entries if Path(entry["file"]).match(CHECKPOINTS) and "/" not in entry["file"]]
 
-
-def write_state(path: Path, state: dict[str, Any]) -> str:
-    """Write tensors and plain values; return the SHA-256 of the file."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    write_bytes(path, buffer.getvalue())
-    return hashlib.sha256(buffer.getvalue()).hexdigest()
-
-
-def read_state(path: Path, sha256: str, device: torch.device) -> dict[str, Any]:
-    """Return what `write_state` wrote; raise a ValueError that names the file if it is damaged. Nothing is executed."""
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise ValueError(f"{path} is damaged: its checksum differs")
-    try:
-        state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
-    except Exception as error:  # torch raises nearly anything for a file that is not a state
-        raise ValueError(f"{path} cannot be read ({str(error).partition(chr(10))[0]})") from error
-    return state
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
