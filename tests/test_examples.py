@@ -130,22 +130,6 @@ def test_the_list_of_examples_is_complete() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example_opens_as_a_notebook(path: Path) -> None:
-    cells = cells_of(path)
-    assert (cells[0].kind, cells[1].kind) == ("markdown", "code")
-    assert cells[0].lines[0].startswith("# # "), "it begins with a title"
-    assert sum(line.startswith("# # ") for cell in cells for line in cell.lines) == 1
-    for cell in cells:
-        where = f"{path.name}:{cell.line}"
-        assert any(cell.lines), f"{where} is empty"
-        if cell.kind == "markdown":
-            assert all(re.match(r"#( |$)", line) or not line for line in cell.lines), f"{where}: prose is commented"
-        else:
-            assert not all(line.startswith("#") or not line for line in cell.lines), f"{where} has no code"
-            compile("\n".join(cell.lines), path.name, "exec")  # each by itself: no cell ends within a block
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], methods: None
 ) -> None:

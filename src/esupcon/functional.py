@@ -71,11 +71,6 @@ def simclr_loss(z: Tensor, *, temperature: float = 0.5) -> Tensor:
         Embeddings, `cat(view1, view2)`: row i pairs with row i + n/2.
     temperature : float, default=0.5
         Divides the cosine similarities.
-
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
     """
     if z.ndim == 2 and len(z) % 2:
         raise ValueError(
@@ -99,11 +94,6 @@ def supcon_loss(z: Tensor, labels: Tensor, *, temperature: float = 0.1, anchors:
         Class of each row.
     temperature : float, default=0.1
         Divides the cosine similarities.
-
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
     """
     temperature = check_number("temperature", temperature)
     z = check_embeddings(z)
@@ -126,22 +116,13 @@ def spce_loss(
 
     Parameters
     ----------
-    z : Tensor of shape (n, d)
-        Embeddings, a row for each view of each sample.
-    labels : integer Tensor of shape (n,)
-        Class of each row.
-    temperature : float, default=0.1
-        Divides the cosine similarities.
+    z, labels, temperature
+        As in `supcon_loss`.
     average : {"class", "batch"}, default="class"
         "class": `m_k` is the size of class k, and classes absent from the batch take no part in the softmax. "batch":
         `m_k = n`, the literal equation with temperature 1, in which an absent class contributes exp(0).
     n_classes : int, default=None
         Number of classes for `average="batch"`; None: the highest label plus one.
-
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
     """
     temperature = check_number("temperature", temperature)
     check_choice("average", average, ("class", "batch"))
@@ -208,19 +189,7 @@ def tightness_loss(z: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
     Gradient flows to both arguments, as in the equation. Training methods that learn prototypes beside a
     representation pass `z.detach()`: the prototypes then follow the embedding and do not influence it.
 
-    Parameters
-    ----------
-    z : Tensor of shape (n, d)
-        Embeddings, a row for each view of each sample.
-    labels : integer Tensor of shape (n,)
-        Class of each row.
-    prototypes : Tensor of shape (K, d)
-        A vector for each class; only its direction matters.
-
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
+    The arguments are those of `esupcon_loss`.
     """
     z, prototypes = _same_dtype(z, prototypes)
     ids, *_ = count_classes(labels, len(z), len(prototypes))
@@ -288,12 +257,10 @@ def esupcon_loss(
 
     Parameters
     ----------
-    z : Tensor of shape (n, d)
-        Embeddings, a row for each view of each sample.
-    labels : integer Tensor of shape (n,)
-        Class of each row.
+    z, labels
+        As in `supcon_loss`.
     prototypes : Tensor of shape (K, d)
-        A vector for each class, such as `PrototypeHead.weight`.
+        A vector for each class, such as `PrototypeHead.weight`; only its direction matters.
     temperature, prototype_temperature : float, default=0.1; float, default=None
         Divide the similarities to samples and to prototypes; None: the same as `temperature`.
     prototype_weight : float, default=1.0
@@ -309,11 +276,6 @@ def esupcon_loss(
         Added to the quotients of prototypes in l_pt (logit adjustment); a class with prior 0 takes no part.
     targets : Tensor of shape (n, K), default=None
         Soft labels, rows of which sum to 1: l_pt of a sample becomes `sum_k targets_ik l_pt(z_i, theta_k)`.
-
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
     """
     temperature = check_number("temperature", temperature)
     prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)

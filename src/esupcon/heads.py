@@ -33,27 +33,12 @@ class PrototypeHead(nn.Module):
     ----------
     weight : Parameter of shape (n_classes, dim)
         The prototypes theta.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from esupcon.heads import PrototypeHead
-    >>> head = PrototypeHead(8, n_classes=3)
-    >>> head(torch.randn(5, 8)).softmax(1).shape
-    torch.Size([5, 3])
     """
 
     def __init__(self, dim: int, n_classes: int, temperature: float = 0.1) -> None:
         super().__init__()
         self.temperature = check_number("temperature", temperature)
-        self.weight = nn.Parameter(torch.empty(n_classes, dim))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw random directions of length one, independent of dim and n_classes."""
-        nn.init.normal_(self.weight)
-        with torch.no_grad():
-            self.weight.copy_(unit_rows(self.weight))
+        self.weight = nn.Parameter(unit_rows(torch.randn(n_classes, dim)))
 
     @without_autocast
     def forward(self, z: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from esupcon import functional as F
-from esupcon.functional import Average, PrototypeAverage, check_choice, check_number, check_prototype_share
+from esupcon.functional import Average, PrototypeAverage
 
 
 class _Loss(nn.Module):
@@ -30,7 +30,7 @@ class SimCLRLoss(_Loss):
 
     def __init__(self, temperature: float = 0.5) -> None:
         super().__init__()
-        self.temperature = check_number("temperature", temperature)
+        self.temperature = temperature
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the loss of embeddings (n, d)."""
@@ -42,7 +42,7 @@ class SupConLoss(_Loss):
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
-        self.temperature = check_number("temperature", temperature)
+        self.temperature = temperature
 
     def forward(self, z: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of embeddings (n, d) with labels (n,)."""
@@ -54,8 +54,7 @@ class SPCELoss(_Loss):
 
     def __init__(self, temperature: float = 0.1, average: Average = "class") -> None:
         super().__init__()
-        self.temperature = check_number("temperature", temperature)
-        check_choice("average", average, ("class", "batch"))
+        self.temperature = temperature
         self.average: Average = average
 
     def forward(self, z: Tensor, labels: Tensor) -> Tensor:
@@ -88,14 +87,12 @@ class ESupConLoss(_Loss):
         contrast_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        check_prototype_share(prototype_weight, prototype_share, prototype_average)
-        self.temperature = check_number("temperature", temperature)
-        check_number("prototype_temperature", prototype_temperature, self.temperature)
-        self.prototype_weight = float(prototype_weight)
+        self.temperature = temperature
+        self.prototype_weight = prototype_weight
         self.prototype_temperature = prototype_temperature
         self.prototype_share = prototype_share
         self.prototype_average: PrototypeAverage = prototype_average
-        self.contrast_weight = check_number("contrast_weight", contrast_weight, least=0)
+        self.contrast_weight = contrast_weight
 
     def forward(
         self,

