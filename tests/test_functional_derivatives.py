@@ -93,15 +93,6 @@ def test_autocast_does_not_round_second_derivatives(name: str) -> None:
     assert_close(derivatives(True), derivatives(False))
 
 
-@each_loss
-def test_second_backward_gives_the_same_gradient(name: str) -> None:
-    loss, _, z = loss_of_z(name)
-    value = loss(z.requires_grad_())
-    (first,) = torch.autograd.grad(value, z, retain_graph=True)
-    (second,) = torch.autograd.grad(value, z)
-    assert torch.equal(first, second)
-
-
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_what_is_not_supported_raises() -> None:
     """Forward-mode AD outside torch.func, vectorised second derivatives, and vmap over labels."""

@@ -24,7 +24,6 @@ from pages import (
     commands,
     has_shown_form,
     inline_code,
-    links_and_anchors,
     options_of,
     parse,
 )
@@ -69,21 +68,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registers: None) -> 
 @pytest.mark.parametrize("page", [*LINKED, *sorted((ROOT / "docs" / "reference").glob("*.md"))], ids=lambda p: p.name)
 def test_links_and_anchors_lead_somewhere(page: Path) -> None:
     assert list(broken_links(page, ROOT)) == []
-
-
-def test_broken_links_are_found(tmp_path: Path) -> None:
-    (tmp_path / "other.md").write_text("# Title\n\n## `no-positives`\n\n## Same\n\n## Same\n")
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# From `nn.CrossEntropyLoss`, and why?\n\n[a](other.md) [b](other.md#no-positives) [c](other.md#same-1)\n"
-        "[e](https://x.org/a#b) [f](#from-nncrossentropyloss-and-why) `[code](nowhere.md)`\n\n"
-        "| [g](missing.md) | ![h](no.png) |\n|---|---|\n| [i](other.md#same-2) | [j](#absent) |\n\n"
-        "[k](../outside.md) [l](http://x.org) [m](/root.md) [n][ref]\n\n[ref]: lost.md\n"
-    )
-    named = [line.rpartition(": no ")[0] for line in broken_links(page, tmp_path)]
-    wrong = ["missing.md", "no.png", "other.md#same-2", "#absent", "../outside.md", "http://x.org", "/root.md"]
-    assert named == [*wrong, "lost.md"]
-    assert links_and_anchors("# a b\n\n# a-b\n")[1] == {"a-b", "a-b-1"}
 
 
 WITH_PYTHON = [page for page in (*PAGES, ROOT / "CONTRIBUTING.md") if blocks(page, "python")]

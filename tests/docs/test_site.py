@@ -20,7 +20,6 @@ import pytest
 
 import esupcon
 from assets import made_once
-from esupcon.cli import main as esupcon_main
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
@@ -28,8 +27,6 @@ sys.path.append(str(ROOT / "scripts"))
 from docs_reference import (  # noqa: E402 - outside the package
     PAGES,
     api_page,
-    cli_reference,
-    command_tree,
     public_names,
     signature,
 )
@@ -53,25 +50,6 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 # --- References ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", list(command_tree().commands))
-def test_everything_in_help_is_in_the_reference(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, *parts = re.split(r"^## (.+)$", cli_reference(), flags=re.MULTILINE)
-    section = dict(zip(parts[::2], parts[1::2], strict=True))[f"esupcon {name}"].replace("\\", "")
-    monkeypatch.setenv("COLUMNS", "200")
-    assert esupcon_main([name, "--help"]) == 0
-    shown = capsys.readouterr().out
-    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", shown)) - {"--help"}
-    described = set(re.findall(r"^:::\{option\} (--[a-z-]+)", section, flags=re.MULTILINE))
-    assert options - described <= set(re.findall(r"--[a-z-]+", section)) and described <= options
-    words = " ".join(re.sub(r"[│╭╮╰╯─]", " ", shown).split())
-    for default in re.findall(r"\[default: \(?(.+?)\)?\]", words):
-        assert f"Default: {default}." in section or f"Default: `{default}`." in section
-    for parameter in command_tree().commands[name].params:
-        assert parameter.help and " ".join(parameter.help.split()) in section, parameter.name
 
 
 def test_every_package_is_public_or_internal() -> None:
@@ -190,20 +168,6 @@ def test_equations_are_set_and_code_links_to_the_reference(site: Path) -> None:
     assert 'href="reference/cli.html#esupcon"' not in methods, "that word is a package, a command and a method"
 
 
-def test_a_foreign_folder_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mine.txt").write_text("kept")
-    monkeypatch.setattr(sys, "argv", ["docs_site.py", "--out", str(tmp_path)])
-    monkeypatch.setattr("docs_site.missing", list)
-    assert main() == 2
-    assert "is not a site" in capsys.readouterr().err
-    monkeypatch.setattr("docs_site.missing", lambda: ["furo"])
-    assert main() == 2
-    assert capsys.readouterr().err == "furo not installed: pip install -e '.[docs]'\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
 class Opened:
     """A window, what its pages said on the console, and what they asked for outside their folder."""
 
@@ -234,21 +198,4 @@ def test_pages_are_quiet_offline_and_fit_the_window(
         "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + +b, 0)"
     )
     assert (window.page.evaluate(brightness) > 600) == (theme == "light")
-    window.page.close()
-
-
-def test_search_finds_the_reference(site: Path, browser: Any) -> None:
-    window = Opened(browser, viewport={"width": 1280, "height": 800})
-    window.page.goto((site / "index.html").as_uri())
-    window.page.get_by_placeholder("Search").fill("ESupConLoss")
-    window.page.keyboard.press("Enter")
-    first = window.page.locator("ul.search li a").first
-    first.wait_for()
-    assert first.inner_text() == "esupcon.losses.ESupConLoss"
-    first.click()
-    window.page.wait_for_url(re.compile(r"reference/api/esupcon\.losses\.html"))
-    assert window.page.locator("dt[id='esupcon.losses.ESupConLoss']").is_visible()
-    window.page.goto((site / "search.html").as_uri() + "?q=--micro-batch")
-    window.page.locator("ul.search li a", has_text="micro-batch").first.wait_for()
-    assert window.complaints == []
     window.page.close()
