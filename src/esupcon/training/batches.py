@@ -60,16 +60,12 @@ class TrainData:
     classes: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
-        images = self.x.ndim == 4 and self.x.dtype == np.uint8
+        images = self.x.ndim == 4 and self.x.dtype == np.uint8 and self.x.shape[1] in (1, 3)
         table = self.x.ndim == 2 and np.issubdtype(self.x.dtype, np.floating)
         if not (images or table):
             raise ValueError(
-                "training data must be uint8 images (n, C, H, W) or a floating-point table (n, d); "
-                f"got {self.x.dtype} {self.x.shape}."
-            )
-        if images and self.x.shape[1] not in (1, 3):
-            raise ValueError(
-                f"images must have 1 or 3 channels; got shape {self.x.shape}. Convert them to grey or RGB (n, C, H, W)."
+                "training data must be uint8 images (n, C, H, W) with 1 or 3 channels, or a floating-point table "
+                f"(n, d); got {self.x.dtype} {self.x.shape}."
             )
         if len(self.x) < 2 or len(self.x) != len(self.y):
             raise ValueError(

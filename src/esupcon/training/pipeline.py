@@ -7,9 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +119,7 @@ def train(
         folder.files.claim()  # files of others are refused before anything is read
     asked, dataset, prepared, data, recipe = _resolve(run, devices, log)
     more = time.monotonic() - started + REPORT_SECONDS  # the report reads the images again
+    watch: FitOptions = {"should_stop": should_stop, "log": log, "progress": progress}
     if minutes is not None:
         known = folder.read() if (folder.path / RUN_FILE).exists() and not overwrite else None
         if known is None:
@@ -144,13 +144,11 @@ def train(
             progress=progress,
             announce=lambda run: announce(run, more=more),
         )
-
         measured = {}
         if first:
-            predicting = partial(_predicting, should_stop=should_stop, log=log, progress=progress)
             with torch_threads(fitted.spec.threads):
-                unseen = _calibrate(fitted, predicting, should_stop, log, progress, remember=keep_model)
-                with predicting(fitted.classifier):
+                unseen = _calibrate(fitted, watch, remember=keep_model)
+                with _predicting(fitted.classifier, watch):
                     measured = _measure(fitted, dataset, unseen, folder.path, log)
                 if extra is not None:
                     measured["extra"] = extra(fitted, dataset)
@@ -289,17 +287,15 @@ def _train_data(dataset: Dataset, prepared: Prepared) -> TrainData:
 
 
 @contextmanager
-def _predicting(
-    classifier: Classifier, *, should_stop: Callable[[], bool], log: Log, progress: bool | None
-) -> Iterator[None]:
+def _predicting(classifier: Classifier, watch: FitOptions) -> Iterator[None]:
     """Show progress while a classifier predicts many samples, and stop if asked to: the checkpoint has the weights."""
-    with Progress(progress) as shown:
+    with Progress(watch["progress"]) as shown:
 
         def check(done: int = 0, total: int = 0) -> None:
-            if should_stop():
+            if watch["should_stop"]():
                 raise TrainingInterrupted
             if total:
-                shown.show(f"predicting {total:,} samples", done, total, log=log)
+                shown.show(f"predicting {total:,} samples", done, total, log=watch["log"] or say)
 
         check()
         classifier.between_batches = check
@@ -315,15 +311,7 @@ def _uncalibrated(run: RunSpec, data: TrainData) -> Calibration:
     return calibration.with_priors(run.priors, data.classes or ())
 
 
-def _calibrate(
-    fitted: Fitted,
-    predicting: Callable[[Classifier], AbstractContextManager[None]],
-    should_stop: Callable[[], bool],
-    log: Log,
-    progress: bool | None,
-    *,
-    remember: bool,
-) -> Predictions | None:
+def _calibrate(fitted: Fitted, watch: FitOptions, *, remember: bool) -> Predictions | None:
     """Fit the temperature on held-out samples, or by cross-fitting; return the predictions that it was fitted on.
 
     With `remember`, keep the training samples as examples and find the threshold of outliers in the same way, as
@@ -331,7 +319,7 @@ def _calibrate(
     """
     data, spec, classifier = fitted.data, fitted.spec, fitted.classifier
     classifier.calibration = _uncalibrated(fitted.run, data)
-    with predicting(classifier):
+    with _predicting(classifier, watch):
         if remember:
             classifier.remember(data.x, data.y, most_values=MAX_EXAMPLE_VALUES)
         if data.x_held is not None and data.y_held is not None:
@@ -348,12 +336,14 @@ def _calibrate(
 
     def logits_of(part: NDArray[np.bool_]) -> NDArray[np.float64]:
         if not scores:
-            log("Calibrating by cross-fitting: three more trainings, each on two thirds of the images.")
+            (watch["log"] or say)(
+                "Calibrating by cross-fitting: three more trainings, each on two thirds of the images."
+            )
         statistics = fit_preprocessing(data.x[~part])  # of the fold only, as if it were all there is
         rest = replace(data, x=data.x[~part], y=data.y[~part], x_test=None, preprocessing=statistics)
-        quiet: FitOptions = {"should_stop": should_stop, "log": lambda line: None, "progress": progress}
+        quiet: FitOptions = {**watch, "log": lambda line: None}
         other = fit(spec, rest, **quiet).classifier
-        with predicting(other):
+        with _predicting(other, watch):
             other.remember(rest.x, rest.y, most_values=MAX_EXAMPLE_VALUES)
             found, logits[part] = other.scores_and_logits(data.x[part])
         scores.append(found)

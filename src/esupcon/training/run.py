@@ -35,7 +35,7 @@ from esupcon.classifier.preprocessing import Rows
 from esupcon.doctor import Finding, check_data
 from esupcon.doctor.finding import finding, percent
 from esupcon.heads import class_means
-from esupcon.methods import BUILT_IN_METHODS, Method, Stage, get_method
+from esupcon.methods import BUILT_IN_METHODS, Stage, get_method
 from esupcon.models import FastEncoder, Network, build_network, split_encoder
 from esupcon.models.fast import WHITENING_IMAGES
 from esupcon.spec import RunSpec, TrainSpec
@@ -114,11 +114,9 @@ class Run:
     """State of one run."""
 
     run_spec: RunSpec
-    method: Method
     data: TrainData
     classifier: Classifier  # around the network that is being trained
     fabric: Fabric
-    plan: BatchPlan
     folder: RunFolder | None
     log: Log
     progress: Progress
@@ -131,6 +129,8 @@ class Run:
     frozen: FrozenBlocks | None = None
 
     def __post_init__(self) -> None:
+        self.method = get_method(self.spec.method)
+        self.plan = BatchPlan.of(len(self.data.x), self.spec.batch_size, self.fabric.world_size)
         self.last_save = time.monotonic()
         self.classifier.between_batches = lambda done, total: self.check_stop()
         self.monitor = Monitor(self)
@@ -143,11 +143,11 @@ class Run:
             self.log_priors = (self.spec.logit_adjustment * shares.log()).to(self.fabric.device)
         self.labels = torch.from_numpy(self.data.y).to(self.fabric.device)
         self.memory: LabelMemory | None = None  # of the labels, which may be wrong
-        if self.spec.label_noise and (
-            self.spec.label_noise != "auto" or can_estimate(self.data.n_classes, len(self.labels))
-        ):
-            rate = None if self.spec.label_noise == "auto" else self.spec.label_noise
-            self.memory = LabelMemory(self.labels, self.data.n_classes, rate)
+        if self.spec.label_noise == "auto":
+            if can_estimate(self.data.n_classes, len(self.labels)):
+                self.memory = LabelMemory(self.labels, self.data.n_classes, None)
+        elif self.spec.label_noise:
+            self.memory = LabelMemory(self.labels, self.data.n_classes, self.spec.label_noise)
 
     @property
     def spec(self) -> TrainSpec:
@@ -192,20 +192,20 @@ class Run:
 
     def freeze_blocks(self) -> None:
         """Compute the blocks of the encoder that are not trained, if there are any, for a few views of every image."""
-        spec = self.spec
-        if spec.train_blocks is not None:
-            self.frozen = FrozenBlocks(self.network.encoder, spec.train_blocks, mirror=self.network.mirror)
-            with self.fabric.autocast():
-                augmentation = self.data.augmentation(spec.augmentation)
-                views = (self.data, augmentation, spec.cached_views)
-                n_batches = math.ceil(spec.cached_views / 2) * math.ceil(len(self.data.x) / FROZEN_BATCH)
-                done = itertools.count()
+        spec, data = self.spec, self.data
+        if spec.train_blocks is None:
+            return
+        self.frozen = FrozenBlocks(self.network.encoder, spec.train_blocks, mirror=self.network.mirror)
+        n_batches = math.ceil(spec.cached_views / 2) * math.ceil(len(data.x) / FROZEN_BATCH)
+        done = itertools.count()
 
-                def check() -> None:
-                    self.check_stop()
-                    self.progress.show("images through frozen blocks", next(done), n_batches, log=self.log)
+        def check() -> None:
+            self.check_stop()
+            self.progress.show("images through frozen blocks", next(done), n_batches, log=self.log)
 
-                self.frozen.compute_views(*views, seed=spec.seed, fabric=self.fabric, check=check)
+        with self.fabric.autocast():
+            views = (data, data.augmentation(spec.augmentation), spec.cached_views)
+            self.frozen.compute_views(*views, seed=spec.seed, fabric=self.fabric, check=check)
 
     # --- Labels that may be wrong ------------------------------------------------------------------------------------
 
@@ -439,9 +439,9 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
     asked = spec
     if isinstance(asked, TrainSpec):
         asked = RunSpec.model_validate({"source": "arrays", "content": data.fingerprint, "train": spec})
-    get, method = options.get, get_method(asked.train.method)
+    get = options.get
     rank()  # a launch that cannot work is reported before anything else
-    check_losses(method.stages)
+    check_losses(get_method(asked.train.method).stages)
     encoder, initial, accelerator = get("encoder"), get("initial"), get("accelerator", "auto")
     asked = asked.model_copy(
         update={"processes": n_processes(get("devices", 1)), "objects": digest_objects(asked, encoder, initial)}
@@ -470,11 +470,9 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
                 classes = data.classes if data.classes is not None else np.arange(data.n_classes)
                 run = Run(
                     run_spec=run_spec,
-                    method=method,
                     data=data,
                     classifier=Classifier(network.to(fabric.device), data.preprocessing, classes),
                     fabric=fabric,
-                    plan=BatchPlan.of(len(data.x), run_spec.train.batch_size, fabric.world_size),
                     folder=folder,
                     log=log,
                     progress=progress,
