@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from torch import Tensor, nn
 from esupcon.classifier.preprocessing import ImagePreprocessing, Preprocessing, Rows, fit_preprocessing
 from esupcon.data.augment import two_views
 from esupcon.models import split_encoder
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 
 def derive_seed(seed: int, *place: int | str) -> int:
@@ -201,25 +198,19 @@ class FrozenBlocks:
         augmentation: str,
         n_views: int,
         seed: int,
-        fabric: Fabric,
+        device: torch.device,
         check: Callable[[], None],
     ) -> None:
-        """Compute `n_views` views of every training image; `check` is called between batches and may raise.
-
-        Views are computed in pairs. Several processes take turns and send each other what they computed.
-        """
+        """Compute `n_views` views of every image, in pairs; `check` is called between batches and may raise."""
         self.blocks.eval()
-        pairs: list[list[Tensor]] = [[] for _ in range(math.ceil(n_views / 2))]
-        for pair in range(fabric.global_rank, len(pairs), fabric.world_size):
+        for pair in range(math.ceil(n_views / 2)):
             parts = []
             for start in range(0, len(data.x), FROZEN_BATCH):
                 check()
                 rows, place = data.x[start : start + FROZEN_BATCH], derive_seed(seed, "cached", pair, start)
-                views = two_views_of(data, rows, augmentation, place, fabric.device).to(self.dtype)
+                views = two_views_of(data, rows, augmentation, place, device).to(self.dtype)
                 parts.append(self._through_blocks(views).chunk(2))
-            pairs[pair] = [torch.cat(view) for view in zip(*parts, strict=True)]
-        for pair, computed in enumerate(pairs):
-            self.views += fabric.broadcast(computed, src=pair % fabric.world_size)
+            self.views += [torch.cat(view) for view in zip(*parts, strict=True)]
 
     def _through_blocks(self, x: Tensor) -> Tensor:
         most = max(1, FROZEN_VALUES // x[0].numel()) if x.device.type == "cpu" else len(x)
