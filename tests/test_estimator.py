@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import enum
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -127,42 +126,22 @@ def test_scales_of_columns_do_not_matter() -> None:
     np.testing.assert_allclose(scaled.predict_proba(X * factors + 5), plain.predict_proba(X), atol=1e-3)
 
 
-class Tree(enum.Enum):
-    ASH = "ash"
-    BIRCH = "birch"
-    CEDAR = "cedar"
-
-
-KINDS = {
-    "text": ["ash", "birch", "cedar"],
-    "numbers": [7, -3, 100],
-    "tuples": [("a", 1), ("a", 2), ("b", 0)],
-    "enumeration": list(Tree),
-    "mixed": ["ash", 3, ("x",)],
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_predictions_are_labels_as_given(kind: str) -> None:
+@pytest.mark.parametrize("names", [["ash", "birch", "cedar"], [7, -3, 100]])
+def test_predictions_are_labels_as_given(names: list[Any]) -> None:
     X, codes = blobs(45)
-    y = np.empty(45, dtype=object)
-    y[:] = [KINDS[kind][code] for code in codes]
-    given_labels = np.array(y.tolist()) if kind in ("text", "numbers") else y
-    classifier = quick(epochs=40).fit(X, given_labels)
-    assert set(classifier.classes_.tolist()) == set(KINDS[kind])
-    predicted = classifier.predict(X)
-    assert [a == b for a, b in zip(predicted.tolist(), y.tolist(), strict=True)].count(True) > 40
-    assert classifier.score(X, given_labels) > 0.9
-    columns = [classifier.classes_.tolist().index(label) for label in predicted.tolist()]
-    np.testing.assert_array_equal(classifier.predict_proba(X).argmax(axis=1), columns)
+    y = np.array(names)[codes]
+    classifier = quick(epochs=40).fit(X, y)
+    assert classifier.classes_.tolist() == sorted(names)
+    assert (classifier.predict(X) == y).mean() == classifier.score(X, y) > 0.9
+    np.testing.assert_array_equal(
+        classifier.classes_[classifier.predict_proba(X).argmax(axis=1)], classifier.predict(X)
+    )
 
 
-def test_booleans_lists_of_tuples_frames_and_columns_as_labels() -> None:
+def test_booleans_frames_and_columns_as_labels() -> None:
     X, codes = blobs(45, centers=2)
     classifier = quick(epochs=1).fit(X, codes.astype(bool))
     assert classifier.classes_.dtype == bool and classifier.predict(X).dtype == bool
-    pairs = [("a", int(code)) for code in codes]
-    assert quick(epochs=1).fit(X, pairs).classes_.tolist() == [("a", 0), ("a", 1)]
     y = pd.Series(["low", "high"]).take(codes).astype("category")
     assert quick(epochs=1).fit(pd.DataFrame(X), y).classes_.tolist() == ["high", "low"]
     with pytest.warns(DataConversionWarning):
@@ -201,7 +180,6 @@ def test_probabilities_are_the_calibrated_softmax_of_cosines() -> None:
     cosines = z / np.linalg.norm(z, axis=1, keepdims=True) @ classifier.prototypes_.T
     weights = np.exp(cosines / classifier.recipe_.train.temperature / classifier.calibration_temperature_)
     np.testing.assert_allclose(classifier.predict_proba(X), weights / weights.sum(1, keepdims=True), atol=1e-5)
-    np.testing.assert_allclose(np.exp(classifier.predict_log_proba(X)), classifier.predict_proba(X))
 
 
 def test_training_starts_from_a_module_and_does_not_change_it() -> None:
@@ -259,38 +237,6 @@ def test_class_weights_multiply_posteriors() -> None:
     for wrong in ({7: 1.0}, {1: 0.0}, {1: np.inf}):
         with pytest.raises(ValueError, match="class_weight"):
             quick(class_weight=wrong).fit(X, y)
-
-
-def test_warm_start_continues() -> None:
-    X, y = blobs()
-    classifier = quick(warm_start=True, epochs=5).fit(X, y)
-    first = classifier.history_[-1]["loss"]
-    again = classifier.fit(X, y).history_[0]["loss"]
-    fresh = quick(epochs=5).fit(X, y).history_[0]["loss"]
-    assert again < fresh and again < first * 1.5
-    with pytest.raises(ValueError, match="warm_start can only be used where"):
-        classifier.fit(X, y + 1)
-    with pytest.raises(ValueError, match="method and encoder it began with"):
-        classifier.set_params(method="ce").fit(X, y)
-
-
-def test_partial_fit_learns_in_parts() -> None:
-    X, y = load_digits(return_X_y=True)
-    classifier = quick()
-    with pytest.raises(ValueError, match="classes must be passed on the first call to partial_fit"):
-        classifier.partial_fit(X[:50], y[:50])
-    for start in range(0, 1400, 100):
-        classifier.partial_fit(X[start : start + 100], y[start : start + 100], classes=np.arange(10))
-    assert classifier.score(X[1400:], y[1400:]) > 0.75
-    assert classifier.n_iter_ == 14
-    np.testing.assert_allclose(classifier.classifier_.preprocessing.mean, X[:1400].mean(axis=0), atol=1e-9)
-    with pytest.raises(ValueError, match="is not the same as on last call to partial_fit"):
-        classifier.partial_fit(X[:9], y[:9], classes=[1, 2])
-    with pytest.raises(ValueError, match="not one of the 10 classes"):
-        classifier.partial_fit(X[:2], [1, 11])
-    with pytest.raises(ValueError, match="needs the embeddings of the training samples"):
-        classifier.explain(X[:2])
-    assert classifier.partial_fit(X[:1], y[:1]).ood_score(X[:3]).shape == (3,)
 
 
 def test_early_stopping_keeps_the_best() -> None:
@@ -410,7 +356,6 @@ def test_tables_come_back_unchanged(tmp_path: Path) -> None:
     assert again.history_ == classifier.history_
     assert again.feature_names_in_.tolist() == list("abcde")
     assert again.classes_.dtype == classifier.classes_.dtype
-    again.partial_fit(frame, names)
 
 
 @pytest.mark.parametrize("scale", [1, 1 / 255, 16 / 255])

@@ -9,9 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -53,22 +50,6 @@ def test_table_tensor_is_standardised_in_float64_and_module_agrees() -> None:
     )
     kept, _ = TablePreprocessing.fit(X, standardise=False)
     np.testing.assert_array_equal(kept.tensor(rows), X)
-
-
-@given(
-    arrays(
-        np.float64,
-        st.tuples(st.integers(2, 12), st.integers(1, 4)),
-        elements=st.floats(-1e6, 1e6, allow_subnormal=False),
-    ),
-    st.integers(1, 11),
-)
-def test_moments_updated_by_parts_equal_moments_of_all_rows(X: Any, cut: int) -> None:
-    cut = min(cut, len(X) - 1)
-    updated = TablePreprocessing.fit(X[:cut])[0].updated(X[cut:])
-    np.testing.assert_allclose(updated.mean, X.mean(axis=0), atol=1e-6)
-    np.testing.assert_allclose(updated.variance, X.var(axis=0), rtol=1e-6, atol=1e-3)
-    assert updated.n_seen == len(X) and (updated.centre_and_scale[1] > 0).all()
 
 
 def test_layouts_and_containers_of_images_give_equal_rows(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -398,21 +398,18 @@ class Classifier:
                 "add_class needs a classifier with prototypes; this one has a linear head. Train with method='esupcon'."
             )
         rows = self.preprocessing.rows(X)
-        single = isinstance(y, str | bytes) or np.ndim(y) == 0
-        labels = as_labels([y] * len(rows) if single else y, rows)
-        new, known = distinct_classes(labels), self.classes_.tolist()
+        labels = as_labels([y] * len(rows) if np.ndim(y) == 0 else y, rows)
+        (new, codes), known = np.unique(labels, return_inverse=True), self.classes_.tolist()
         if again := [label for label in new.tolist() if label in known]:
-            raise ValueError(f"add_class is for new classes; {again[0]!r} is known already. Use partial_fit for it.")
-        codes = codes_of(labels, new)
+            raise ValueError(f"add_class is for new classes; {again[0]!r} is known already.")
         (embedding,) = self.arrays(rows, "embedding")
         z = unit(embedding)
         means = unit(_class_sums(z, codes, len(new)))
         if not means.any(axis=1).all():
             raise ValueError("samples of a new class must have a common direction in the embedding; they have none.")
         extended = class_array([*known, *new.tolist()])
-        self.classes_ = distinct_classes(extended)
-        # Sorting may move the columns of the known classes.
-        order, column = codes_of(self.classes_, extended), codes_of(extended, self.classes_)
+        order = np.argsort(extended)  # may move the columns of the known classes
+        self.classes_, column = extended[order], np.argsort(order)
         larger = PrototypeHead(head.weight.shape[1], len(order), head.temperature).to(head.weight)
         added = torch.from_numpy(means).float().to(head.weight)  # float32 is the precision of saved weights
         with torch.no_grad():
@@ -458,8 +455,8 @@ class Classifier:
     def _examples(self, purpose: str) -> Examples:
         if self.examples is None:
             raise ValueError(
-                f"{purpose} needs the embeddings of the training samples, which this classifier does not have: it was "
-                "trained by partial_fit or saved without them. Use fit, and save(path, examples=True)."
+                f"{purpose} needs the embeddings of the training samples, without which this classifier was saved. "
+                "Use save(path, examples=True)."
             )
         return self.examples
 
@@ -512,39 +509,20 @@ def nearest(z: Floats | None, stored: NDArray[Any], k: int) -> tuple[Codes, Floa
     return places, 1 - distances
 
 
-# --- Labels of any hashable type -------------------------------------------------------------------------------------
+# --- Labels ----------------------------------------------------------------------------------------------------------
 
 
 def as_labels(y: Any, X: Any) -> NDArray[Any]:
     """Return y as a vector with one class label per row of X; raise scikit-learn's own errors otherwise."""
     if y is None:
         raise ValueError("This ContrastiveClassifier estimator requires y to be passed, but the target y is None.")
-    if isinstance(y, list) and y and all(isinstance(label, tuple | frozenset) for label in y):
-        y = class_array(y)  # NumPy would make a matrix of a list of tuples
     labels: NDArray[Any] = column_or_1d(y, warn=True)
     check_consistent_length(X, labels)
     assert_all_finite(labels, input_name="y")
-    if labels.dtype.kind == "O":
-        if any(label is None for label in labels.tolist()):
-            raise ValueError("Input y contains None. Leave unlabelled samples out.")
-        if not all(isinstance(label, str | int | float | np.number | np.bool_) for label in labels.tolist()):
-            return labels
+    if labels.dtype.kind == "O" and (odd := [label for label in labels.tolist() if not isinstance(label, str)]):
+        raise ValueError(f"Unknown label type: labels are text and {odd[0]!r}. Leave unlabelled samples out.")
     check_classification_targets(labels)
     return labels
-
-
-def distinct_classes(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return the distinct labels: sorted if they have an order, else in the order in which they appear."""
-    if labels.dtype.kind != "O":
-        return np.unique(labels)
-    try:
-        classes = list(dict.fromkeys(labels.tolist()))
-    except TypeError as error:
-        raise ValueError(f"Unknown label type: class labels must be hashable ({error}).") from error
-    with suppress(TypeError):
-        classes.sort()
-    found = class_array(classes)
-    return found.astype(object) if found.dtype.kind == "U" else found  # text in an array of objects stays there
 
 
 def class_array(classes: Sequence[Any]) -> NDArray[Any]:
@@ -560,7 +538,7 @@ def class_array(classes: Sequence[Any]) -> NDArray[Any]:
 
 def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> Codes:
     """Return the column of each label; raise ValueError for a label that is not a class."""
-    column: dict[Hashable, int] = {label: k for k, label in enumerate(classes.tolist())}
+    column = {label: k for k, label in enumerate(classes.tolist())}
     try:
         return np.array([column[label] for label in labels.tolist()], dtype=np.int64)
     except KeyError as error:

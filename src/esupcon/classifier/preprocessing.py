@@ -143,7 +143,6 @@ class TablePreprocessing(Record):
     kind: Literal["table"] = "table"
     mean: Annotated[tuple[float, ...], Field(min_length=1, max_length=MAX_FEATURES)]
     variance: tuple[NonNegativeFloat, ...]
-    n_seen: Annotated[int, Field(ge=1, le=2**60)] = 1
     standardise: bool = True
     feature_names: tuple[Text, ...] | None = None
 
@@ -165,15 +164,7 @@ class TablePreprocessing(Record):
             feature_names = [str(name) for name in X.columns]
         names = None if feature_names is None else tuple(feature_names)
         mean, variance = (tuple(moment.tolist()) for moment in (rows.mean(axis=0), rows.var(axis=0)))
-        return cls(mean=mean, variance=variance, n_seen=len(rows), standardise=standardise, feature_names=names), rows
-
-    def updated(self, rows: NDArray[np.float64]) -> Self:
-        """Return the preprocessing with the moments of all rows so far and of these."""
-        n, m, mean = self.n_seen, len(rows), np.array(self.mean)
-        delta = rows.mean(axis=0) - mean
-        variance = (n * np.array(self.variance) + m * rows.var(axis=0) + delta**2 * (n * m / (n + m))) / (n + m)
-        moments = {"mean": (mean + delta * (m / (n + m))).tolist(), "variance": variance.tolist(), "n_seen": n + m}
-        return type(self).model_validate({**self.model_dump(), **moments})  # not a copy, which would keep old caches
+        return cls(mean=mean, variance=variance, standardise=standardise, feature_names=names), rows
 
     @property
     def input_shape(self) -> tuple[int, ...]:
