@@ -295,7 +295,7 @@ def digits_without_nine() -> Any:
     return quick(epochs=30).fit(X[kept], y[kept]), X, y
 
 
-@pytest.mark.parametrize("method", ["auto", "knn", "prototype", "energy", "softmax"])
+@pytest.mark.parametrize("method", ["auto", "knn", "prototype"])
 def test_a_class_that_was_never_seen_scores_higher(digits_without_nine: Any, method: str) -> None:
     classifier, X, y = digits_without_nine
     scores = classifier.ood_score(X, method=method)
@@ -385,7 +385,7 @@ def test_saving_without_examples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"epochs": -1}, {"surprise": 1}, {"class_weight": [[1]]}, {"class_weight": [[[1], 2]]}, {"image_size": ["a"]}],
+    [{"epochs": -1}, {"surprise": 1}, {"class_weight": [[1]]}],
 )
 def test_forged_parameters_are_refused_in_one_line(tmp_path: Path, parameters: dict[str, Any]) -> None:
     X, y = blobs(30)
@@ -393,9 +393,6 @@ def test_forged_parameters_are_refused_in_one_line(tmp_path: Path, parameters: d
     values = read_sealed_json(folder / "config.json")
     values["about"]["parameters"] |= parameters
     write_sealed_json(folder / "config.json", values)
-    if parameters == {"image_size": ["a"]}:
-        esupcon.load(folder)  # only `fit` reads it, and refuses it there
-        return
     with pytest.raises(ValueError, match="holds parameters that ContrastiveClassifier does not take") as caught:
         esupcon.load(folder)
     assert "\n" not in str(caught.value)

@@ -436,15 +436,16 @@ class _Task:
             other = classifier
             if not hold_out:  # cross-fitting
                 other = self.train(~part, recipe).classifier.remember(self.rows[~part], self.codes[~part])
+            found, logits = other.scores_and_logits(self.rows[part])
             if other.outlier_method == classifier.outlier_method:
-                scores.append(other.outlier_scores(self.rows[part]))
-            return other.arrays(self.rows[part], "logits")[0]
+                scores.append(found)
+            return logits
 
         if estimator.auto_calibrate:
             rng, held_part = np.random.default_rng(self.seed), held if hold_out else None
             classifier.calibration = fit_calibration(classifier.calibration, self.codes, held_part, logits_of, rng)
             if scores:
-                classifier.set_outlier_threshold(scores=np.concatenate(scores))
+                classifier.set_outlier_threshold(np.concatenate(scores))
         return trained, recipe
 
     def train(

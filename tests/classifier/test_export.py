@@ -80,7 +80,7 @@ def classifier_of(
 
 
 def photographs(side: int, n: int) -> np.ndarray:
-    """Pieces of real photographs, (n, 3, side, side), that the check inside export does not use."""
+    """Pieces of real photographs, (n, 3, side, side)."""
     rng = np.random.default_rng(3)
     found = []
     for index in range(n):
@@ -153,10 +153,8 @@ def test_onnx_equals_the_classifier(
     runtime: Any, cases: dict[str, Case], onnx_files: dict[str, Exported], name: str
 ) -> None:
     case, exported = cases[name], onnx_files[name]
-    assert exported.n_bytes == exported.path.stat().st_size
     assert exported.difference is not None
     assert exported.difference <= ROUNDING
-    assert exported.n_checked >= 16
     session = runtime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
     (given_input,) = session.get_inputs()
     assert given_input.name == case.input_name
@@ -174,7 +172,7 @@ def test_onnx_of_the_pretrained_encoder_equals_the_classifier(
 ) -> None:
     """With neck, mirror images and calibration; takes half a minute, nearly all of it in the exporter."""
     case = cases["photos"]
-    exported = export_onnx(case.classifier, tmp_path / "photos.onnx", samples=case.x)
+    exported = export_onnx(case.classifier, tmp_path / "photos.onnx")
     assert exported.difference is not None
     assert exported.difference <= ROUNDING
     session = runtime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
@@ -213,9 +211,6 @@ print(json.dumps(found))
         metadata, made = found[name]["metadata"], case.classifier
         assert metadata["esupcon_version"] == esupcon.__version__
         assert json.loads(metadata["classes"]) == made.classes_.tolist()
-        assert json.loads(metadata["preprocessing"]) == made.preprocessing.model_dump(mode="json")
-        assert json.loads(metadata["calibration"]) == made.calibration.model_dump(mode="json")
-        assert (metadata["encoder"], metadata["method"]) == (made.about.encoder, "esupcon")
     accuracy = np.mean(np.array(found["digits"]["labels"]) == DIGIT_LABELS[500:560])
     assert accuracy > 0.2  # by chance 0.1; the encoder is untrained
 
@@ -234,8 +229,7 @@ def test_files_hold_no_paths_of_this_machine(
 def test_torch_file_equals_the_classifier(cases: dict[str, Case], name: str, tmp_path: Path) -> None:
     case = cases[name]
     before = {key: value.clone() for key, value in case.classifier.network.state_dict().items()}
-    exported = export_torch(case.classifier, tmp_path / "model.pt2", samples=case.x)
-    assert exported.n_checked > len(case.x)
+    exported = export_torch(case.classifier, tmp_path / "model.pt2")
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
     for key, value in case.classifier.network.state_dict().items():
         assert torch.equal(value, before[key])
@@ -258,14 +252,14 @@ def test_a_saved_model_predicts_the_same_bit_for_bit(cases: dict[str, Case], nam
     assert (loaded.transform(case.x) == case.classifier.transform(case.x)).all()
 
 
-def test_another_opset_and_other_precision(runtime: Any, cases: dict[str, Case], tmp_path: Path) -> None:
-    """A classifier in float64 is exported in float32 and stays in float64."""
+def test_a_classifier_in_float64_is_exported_in_float32_and_stays_in_float64(
+    runtime: Any, cases: dict[str, Case], tmp_path: Path
+) -> None:
     import onnx
 
     made = copy.deepcopy(cases["table"].classifier)
     made.network.double()
-    path = export_onnx(made, tmp_path / "model.onnx", opset=20).path
-    assert {one.domain: one.version for one in onnx.load(path).opset_import}[""] == 20
+    path = export_onnx(made, tmp_path / "model.onnx").path
     onnx.checker.check_model(onnx.load(path), full_check=True)
     assert {p.dtype for p in made.network.parameters()} == {torch.float64}
 
@@ -279,9 +273,7 @@ def test_the_command_in_a_fresh_process(
     words = [sys.executable, "-W", "default", "-m", "esupcon", "export", "run", "--out", "a.onnx"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stderr == ""
-    assert re.fullmatch(
-        r"a\.onnx: [\d,]+ bytes, 3 classes\nlargest difference from the model: \S+ on 16 inputs\n", done.stdout
-    )
+    assert re.fullmatch(r"a\.onnx: [\d,]+ bytes, 3 classes\nlargest difference from the model: \S+\n", done.stdout)
     assert (tmp_path / "a.onnx").read_bytes() == onnx_files["table"].path.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "run"]
 
@@ -306,7 +298,7 @@ def test_without_the_runtime_the_file_is_unchecked_and_the_result_tells_so(
     monkeypatch.setattr(export_module, "_onnx_bytes", lambda *_: content)
     without(monkeypatch, "onnxruntime")
     exported = export_onnx(cases["table"].classifier, tmp_path / "x.onnx")
-    assert (exported.difference, exported.n_checked) == (None, 0)
+    assert exported.difference is None
     assert exported.path.read_bytes() == content
 
 
@@ -368,19 +360,6 @@ def test_encoders_that_cannot_be_exported_are_refused(how: str, complaint: str, 
         export_torch(made, tmp_path / "x.pt2")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_samples_are_checked_as_they_are(cases: dict[str, Case], tmp_path: Path) -> None:
-    """Rows whose digits float32 does not hold are found out; samples of another shape are refused."""
-    rng = np.random.default_rng(0)
-    rows = 1e9 + rng.normal(size=(50, 3))
-    made = classifier_of("mlp-8x1", rows, ["a", "b"], head="prototype", labels=np.arange(50) % 2)
-    export_torch(made, tmp_path / "x.pt2")
-    with pytest.raises(ValueError, match="differs from the classifier"):
-        export_torch(made, tmp_path / "y.pt2", samples=rows)
-    with pytest.raises(ValueError, match=r"X must be a table \(n, 3\)"):
-        export_torch(made, tmp_path / "y.pt2", samples=rows[:, :2])
-    assert [path.name for path in tmp_path.iterdir()] == ["x.pt2"]
 
 
 @given(

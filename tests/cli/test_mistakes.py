@@ -108,8 +108,6 @@ COMMANDS = {
     "export run --out m.txt": "must end in .onnx; got 'm.txt'. Pass 'm.onnx'.",
     "export run --out nowhere/m.onnx": "or create the folder.",
     "export run --out m.onnx --format tflite": "--format must be onnx or torch; got 'tflite'.",
-    "export run --out m.onnx --opset 3": "--opset must be 18 to 28; got 3. 18 suits most.",
-    "export run --out m.pt2 --format torch --opset 18": "--opset applies to --format onnx only. Omit it.",
     # many runs
     "reproduce": "Missing argument 'TABLE...'. See esupcon reproduce --help.",
     "reproduce tabel": "'tabel' is neither a shipped table (calibration, complexity, demo, full",

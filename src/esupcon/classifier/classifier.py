@@ -27,10 +27,8 @@ from esupcon.probability import (
     Calibration,
     Mahalanobis,
     Priors,
-    energy_score,
     fit_mahalanobis,
     knn_score,
-    max_softmax_score,
     prototype_distance_score,
     softmax,
 )
@@ -50,7 +48,7 @@ BATCH_VALUES = 2**20
 N_NEIGHBORS = 10
 #: Widest features that the Mahalanobis score is fitted on: its matrix has this number squared of entries.
 MAX_MAHALANOBIS = 2048
-OOD_METHODS = ("auto", "mahalanobis", "knn", "prototype", "energy", "softmax")
+OOD_METHODS = ("auto", "mahalanobis", "knn", "prototype")
 #: Share of held-out samples that `predict(X, unknown=...)` still gives a class.
 KNOWN_SHARE = 0.99
 
@@ -165,7 +163,7 @@ class Classifier:
         step = max(1, min(most, BATCH_VALUES // math.prod(self.preprocessing.input_shape)))
         parts: dict[str, list[Tensor]] = {name: [] for name in names}
         with evaluating(self.network):
-            for start in range(0, len(rows), step):
+            for start in range(0, max(1, len(rows)), step):
                 if start and self.between_batches is not None:
                     self.between_batches(start, len(rows))
                 batch = self.preprocessing.tensor(rows[start : start + step], self.device).to(self.dtype)
@@ -173,9 +171,6 @@ class Classifier:
                     batch = batch.contiguous(memory_format=torch.channels_last)
                 for name, value in self.network.outputs(batch, names).items():
                     parts[name].append(value)
-            if not len(rows):  # one row of zeros gives the widths
-                batch = torch.zeros(1, *self.preprocessing.input_shape, device=self.device, dtype=self.dtype)
-                parts = {name: [value[:0]] for name, value in self.network.outputs(batch, names).items()}
         outputs = {name: torch.cat(values) for name, values in parts.items()}
         for name, value in outputs.items():
             broken = ~value.isfinite().all(dim=1)
@@ -213,21 +208,20 @@ class Classifier:
         With `unknown`, a value that is not a class, return that value for outliers: samples whose `ood_score` is above
         that of 99 % of the samples that calibration used.
         """
-        rows, answers = self.preprocessing.rows(X), self.classes_
-        z, logits = self.arrays(rows, "embedding", "logits")
-        best = self.probabilities(logits).argmax(axis=1)
-        if unknown is not None:
-            best[self._are_outliers(rows, z, logits)] = self.n_classes
-            answers = self._answers_with(unknown)
-        predicted: NDArray[Any] = answers[best]
-        return predicted
-
-    def _answers_with(self, unknown: Any) -> NDArray[Any]:
-        """Return `classes_` and one more value, in a type that holds all of them."""
+        if unknown is None:
+            predicted: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+            return predicted
         if unknown in self.classes_.tolist():
             raise ValueError(f"unknown must not be one of the classes; got {unknown!r}. Pass another value.")
-        answers = class_array([*self.classes_.tolist(), unknown.item() if isinstance(unknown, np.generic) else unknown])
-        return answers.astype(object) if self.classes_.dtype == object else answers
+        if (threshold := self.calibration.outlier_threshold) is None:
+            raise ValueError(
+                "unknown needs a threshold, which calibration finds; this classifier has none. Call calibrate(X, y) "
+                "with samples that were not trained on."
+            )
+        scores, logits = self.scores_and_logits(self.preprocessing.rows(X))
+        best = np.where(scores > threshold, self.n_classes, self.probabilities(logits).argmax(axis=1))
+        with_unknown: NDArray[Any] = class_array([*self.classes_.tolist(), unknown])[best]
+        return with_unknown
 
     # --- Calibration and class priors --------------------------------------------------------------------------------
 
@@ -237,9 +231,9 @@ class Classifier:
         Both replace those so far.
         """
         rows = self.preprocessing.rows(X)
-        (logits,) = self.arrays(rows, "logits")
+        scores, logits = self.scores_and_logits(rows)
         self.calibration = self.calibration.fit(logits, codes_of(as_labels(y, logits), self.classes_), how="given")
-        self.set_outlier_threshold(rows)
+        self.set_outlier_threshold(scores)
         return self
 
     def adapt_priors(self, X: Any = None, *, priors: Priors | ArrayLike | None = None) -> Self:
@@ -324,56 +318,38 @@ class Classifier:
         """Return how far each sample lies from the training data; higher is further out.
 
         `method`: mahalanobis (distance to the nearest class in the covariance of the training data), knn (distance to
-        the tenth nearest training embedding), prototype (cosine distance to the nearest prototype), energy, softmax.
-        "auto" is the first of mahalanobis, knn and prototype that this classifier has what it needs for.
+        the tenth nearest training embedding), prototype (cosine distance to the nearest prototype). "auto" is the first
+        of them that this classifier has what it needs for.
         """
-        return self.outlier_scores(self.preprocessing.rows(X), method)
-
-    def outlier_scores(self, rows: Rows, method: str = "auto") -> Floats:
-        """Return `ood_score` of rows that `preprocessing.rows` returned."""
-        return self._outlier_scores(method, rows, *self.arrays(rows, "embedding", "logits"))
+        rows = self.preprocessing.rows(X)
+        return self.outlier_scores(rows, self.arrays(rows, "embedding")[0], method)
 
     def scores_and_logits(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Return outlier scores, those that the threshold is for, and logits; NaN without anything to compare with."""
+        """Return outlier scores, which are NaN without anything to compare with, and logits of rows."""
         z, logits = self.arrays(rows, "embedding", "logits")
-        method = self.calibration.outlier_score or self.outlier_method
-        if method == "prototype" and self.prototypes_ is None:
-            return np.full(len(z), np.nan), logits
-        return self._outlier_scores(method, rows, z, logits), logits
-
-    def set_outlier_threshold(self, rows: Rows | None = None, *, scores: Floats | None = None) -> None:
-        """Let `predict(X, unknown=...)` call 1 % of samples like these unknown: rows held out, or scores of such."""
         if self.outlier_method == "prototype" and self.prototypes_ is None:
-            return  # nothing to compare samples with
-        if rows is not None:
-            scores = self.outlier_scores(rows)
-        assert scores is not None
-        threshold = float(np.quantile(scores, KNOWN_SHARE, method="higher"))
-        update = {"outlier_score": self.outlier_method, "outlier_threshold": threshold}
-        self.calibration = self.calibration.model_copy(update=update)
+            return np.full(len(z), np.nan), logits
+        return self.outlier_scores(rows, z), logits
 
-    def _are_outliers(self, rows: Rows, z: Floats, logits: Floats) -> NDArray[np.bool_]:
-        method, threshold = self.calibration.outlier_score, self.calibration.outlier_threshold
-        if method is None or threshold is None:
-            raise ValueError(
-                "unknown needs a threshold, which calibration finds; this classifier has none. Call calibrate(X, y) "
-                "with samples that were not trained on."
-            )
-        return self._outlier_scores(method, rows, z, logits) > threshold
+    def set_outlier_threshold(self, scores: Floats) -> None:
+        """Let `predict(X, unknown=...)` call 1 % of samples with such scores unknown."""
+        if not np.isnan(scores).any():
+            threshold = float(np.quantile(scores, KNOWN_SHARE, method="higher"))
+            update = {"outlier_score": self.outlier_method, "outlier_threshold": threshold}
+            self.calibration = self.calibration.model_copy(update=update)
 
     @property
     def outlier_method(self) -> str:
-        """The method of `ood_score` that "auto" stands for."""
-        if self.examples is None:
-            return "prototype"
+        """The method of `ood_score` that "auto" stands for: the one that the threshold is for, if there is one."""
+        if self.calibration.outlier_score is not None or self.examples is None:
+            return self.calibration.outlier_score or "prototype"
         return "knn" if self.examples.mahalanobis is None else "mahalanobis"
 
-    def _outlier_scores(self, method: str, rows: Rows, z: Floats, logits: Floats) -> Floats:
+    def outlier_scores(self, rows: Rows, z: Floats, method: str = "auto") -> Floats:
+        """Return `ood_score` of rows with embeddings z."""
         if method not in OOD_METHODS:
             raise ValueError(f"method must be one of {', '.join(OOD_METHODS)}; got {method!r}.")
         method = self.outlier_method if method == "auto" else method
-        if method in ("energy", "softmax"):
-            return (energy_score if method == "energy" else max_softmax_score)(logits, self.calibration.temperature)
         if method == "mahalanobis":
             fitted = self._examples("ood_score(method='mahalanobis')").mahalanobis
             if fitted is None:

@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from esupcon._console import Log, count
 from esupcon.classifier.classifier import Classifier
@@ -20,20 +19,17 @@ from esupcon.data import DataOptions, Dataset, load, load_images
 from esupcon.data.dataset import take_rows
 from esupcon.data.folders import image_files_below
 from esupcon.data.scenarios import Scenario, prepare
+from esupcon.functional import check_choice
 from esupcon.probability import (
-    Calibration,
     CalibrationFigures,
     Figures,
     Predictions,
-    SharesFigures,
     held_out_calibration,
     measure,
-    measure_for_shares,
     paper_calibration,
     reliability_bins,
     reliability_diagram,
 )
-from esupcon.probability.calibration import FEW_SAMPLES
 from esupcon.probability.metrics import Record
 
 Part = Literal["auto", "test", "train", "all"]
@@ -44,8 +40,6 @@ _FITTED_ON = {
     "test": "a stratified fifth of the test part",
     "all": "all",
 }
-#: How many times as frequent as the rarest class the most frequent one may be, to be called balanced.
-UNEQUAL = 2
 #: Image files that are decoded and predicted at a time.
 BATCH = 128
 
@@ -53,9 +47,7 @@ BATCH = 128
 class Evaluation(Record):
     """Metrics of a model on a part of a data set; `calibrated` is None if the model is not calibrated.
 
-    `priors` are the class shares that the model predicts for, None: those that training gave. `by_shares` has metrics
-    for equal class shares and for those of the training samples if these differ by more than a factor of 2; they say
-    what the model would do if it predicted for these shares, on data that have them (see `measure_for_shares`).
+    `priors` are the class shares that the model predicts for, None: those that training gave.
     """
 
     model: str
@@ -66,7 +58,6 @@ class Evaluation(Record):
     calibrated_on: str | None
     classes_without_samples: tuple[str, ...]
     priors: dict[str, float] | None = None
-    by_shares: dict[str, SharesFigures] = Field(default_factory=dict)
 
 
 class CalibrationOutcome(Record):
@@ -96,7 +87,7 @@ def evaluate(
     reading: fields of `DataOptions` that differ from how the classifier's training data were read.
     plot: file for the reliability diagram, .png, .svg or .pdf.
     """
-    _check_part("part", part, get_args(Part))
+    check_choice("part", part, get_args(Part))
     data = _LabelledData.load(model, source, reading, log)
     if part == "auto":
         part = "test" if data.record is not None or not data.dataset.test_drawn else "all"
@@ -117,20 +108,7 @@ def evaluate(
         calibrated_on=calibration.fitted_on,
         classes_without_samples=tuple(name for k, name in enumerate(names) if k not in present),
         priors=None if priors is None else dict(zip(names, priors, strict=True)),
-        by_shares=_by_shares(calibration, given),
     )
-
-
-def _by_shares(calibration: Calibration, given: Predictions) -> dict[str, SharesFigures]:
-    """Return the metrics for equal class shares and for those of the training samples, if they are far from equal."""
-    shares = calibration.sample_priors
-    if shares is None or shares.max() <= UNEQUAL * shares[shares > 0].min():
-        return {}
-    found = {}
-    for name, target in (("balanced", (shares > 0) / (shares > 0).sum()), ("training", shares)):
-        p = calibration.with_priors(target).probabilities(given.logits)
-        found[name] = measure_for_shares(p, given.labels, target)
-    return found
 
 
 def calibrate(
@@ -151,7 +129,7 @@ def calibrate(
     A temperature that makes the log likelihood worse is not stored. One that is stored replaces the one before. It is
     fitted and measured for the class shares of the training samples, and holds for any other priors of the model.
     """
-    _check_part("on", on, get_args(CalibrationPart))
+    check_choice("on", on, get_args(CalibrationPart))
     data = _LabelledData.load(model, source, reading, log)
     name, classifier = data.dataset.name, data.classifier
     if on == "auto":
@@ -169,22 +147,16 @@ def calibrate(
         figures = paper_calibration(given, offset=offset)
     else:
         figures = held_out_calibration(given, given if on == "all" else data.predictions("test"), offset=offset)
-    if figures.n_calibration < FEW_SAMPLES:
-        n = count(figures.n_calibration, "sample")
-        log(f"The temperature was fitted on {n} only and is uncertain; {FEW_SAMPLES} or more are better.")
     if plot is not None:
         reliability_diagram(figures.bins_before, figures.bins_after, path=plot)
-    before, after, replaced = figures.nll_before, figures.nll_after, classifier.calibration
+    before, after = figures.nll_before, figures.nll_after
     stored = after is not None and (before is None or after <= before)
     if stored:
-        if replaced.how != "none":
-            found_on = f"({replaced.how}, {count(replaced.n, 'sample')})"
-            log(f"Replacing the temperature {replaced.temperature:.3g} {found_on} by {figures.temperature:.3g}.")
         how = "held-out" if on == "held-out" else "given"
         fitted = {"temperature": figures.temperature, "how": how, "n": figures.n_calibration}
-        classifier.calibration = replaced.model_copy(update=fitted)
+        classifier.calibration = classifier.calibration.model_copy(update=fitted)
         if on != "train" or data.record is None:  # samples that were trained on are no measure of outliers
-            classifier.set_outlier_threshold(data.part(on)[0])
+            classifier.set_outlier_threshold(classifier.scores_and_logits(data.part(on)[0])[0])
         classifier.save(model_folder(model), overwrite=True)
     else:
         log(
@@ -199,11 +171,6 @@ def calibrate(
         figures=figures,
         stored=stored,
     )
-
-
-def _check_part(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ swapped unnoticed. A folder is replaced by renaming, so that a killed writer lea
 
 from __future__ import annotations
 
+import copy
 import glob
 import hashlib
 import os
@@ -21,7 +22,7 @@ from typing import Annotated, Any, Literal, Self
 import jinja2
 import numpy as np
 import torch
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
@@ -47,8 +48,6 @@ FILES = (CONFIG, WEIGHTS, EXAMPLES, CARD)
 #: The encoder of a model that was trained with a module of the user's, which must be passed again to load it.
 CUSTOM = "custom"
 SCHEMA = 3
-#: Lists and objects inside each other in a config.
-MAX_NESTING = 8
 VERSIONS = {"esupcon": esupcon.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
 #: Rows of a table on the model card; the config has the rest.
 MAX_CARD_ROWS = 100
@@ -61,6 +60,7 @@ _RESTORE = "Copy the folder again from where it was saved"
 # --- The config ------------------------------------------------------------------------------------------------------
 
 Label = bool | int | float | Annotated[str, Field(max_length=2**16)]  # of an exact type: none is converted
+Scalar = Label | None
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**63)]
@@ -88,13 +88,13 @@ class ModelInfo(Record):
 
     encoder: Annotated[str, Field(min_length=1, max_length=200)]  # a name for `build_encoder`, or "custom"
     method: Text
-    settings: dict[Text, JsonValue] = Field(default_factory=dict)
+    settings: dict[Text, Scalar] = Field(default_factory=dict)
     data: TrainingData | None = None
-    metrics: dict[Text, JsonValue] = Field(default_factory=dict)
+    metrics: dict[Text, dict[Text, Scalar]] = Field(default_factory=dict)  # by part of the data
     versions: dict[Text, Text] = VERSIONS
     created: datetime = Field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
-    parameters: dict[Text, JsonValue] | None = None
-    history: tuple[dict[Text, JsonValue], ...] = ()
+    parameters: dict[Text, Scalar | list[Scalar | list[Scalar]]] | None = None
+    history: tuple[dict[Text, Scalar], ...] = ()
 
 
 class ModelConfig(Record):
@@ -126,15 +126,6 @@ class ModelConfig(Record):
         return self
 
 
-def _check_nesting(value: JsonValue, left: int = MAX_NESTING) -> None:
-    """Raise ValueError if lists and objects are nested deeper than our own ever are."""
-    if isinstance(value, dict | list):
-        if not left:
-            raise ValueError(f"lists and objects are nested more than {MAX_NESTING} deep")
-        for part in value.values() if isinstance(value, dict) else value:
-            _check_nesting(part, left - 1)
-
-
 # --- Saving ----------------------------------------------------------------------------------------------------------
 
 
@@ -147,15 +138,18 @@ def save_classifier(
     """
     target = Path(path).resolve()
     _check_replaceable(target, overwrite)
-    tensors = _state(classifier.network)
-    contents = {WEIGHTS: save(tensors)}
+    contents = {WEIGHTS: save(_state(classifier.network))}
+    if not examples and classifier.calibration.outlier_score in ("mahalanobis", "knn"):  # which need examples
+        classifier = copy.copy(classifier)
+        update = {"outlier_score": None, "outlier_threshold": None}
+        classifier.calibration = classifier.calibration.model_copy(update=update)
     if examples and (known := classifier.examples) is not None:
         arrays: dict[str, Any] = {"embedding": known.embedding, "codes": known.codes, "rows": known.rows}
         if known.mahalanobis is not None:
             arrays |= {"means": known.mahalanobis.means, "whitening": known.mahalanobis.whitening}
         contents[EXAMPLES] = save({name: torch.tensor(value) for name, value in arrays.items()})
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    config = _config(classifier, tensors, digests)
+    config = _config(classifier, digests)
     target.parent.mkdir(parents=True, exist_ok=True)
     mark = f".{target.name}.{uuid.uuid4().hex[:8]}"
     new, old = target.with_name(f"{mark}.new"), target.with_name(f"{mark}.old")
@@ -179,8 +173,7 @@ def save_classifier(
     return target
 
 
-def _config(classifier: Classifier, tensors: Mapping[str, Tensor], files: dict[Any, str]) -> ModelConfig:
-    """Return the config of a classifier; raise ValueError if it would not describe its network."""
+def _config(classifier: Classifier, files: dict[Any, str]) -> ModelConfig:
     network = classifier.network
     head, projector = network.head, network.projector
     if classifier.about is None:
@@ -188,7 +181,7 @@ def _config(classifier: Classifier, tensors: Mapping[str, Tensor], files: dict[A
     # By its own name: "auto" may mean another encoder in a later version.
     encoder = resolve_encoder(classifier.about.encoder, classifier.preprocessing.input_shape)
     try:
-        config = ModelConfig(
+        return ModelConfig(
             classes=tuple(classifier.classes_.tolist()),
             head="prototype" if isinstance(head, PrototypeHead) else "linear",
             temperature=head.temperature if isinstance(head, PrototypeHead) else 1.0,
@@ -203,19 +196,12 @@ def _config(classifier: Classifier, tensors: Mapping[str, Tensor], files: dict[A
     except ValidationError as error:
         remedy = "Class labels must be text, numbers or booleans"
         raise ValueError(f"this classifier cannot be saved: {first_error(error)}. {remedy}.") from error
-    _check_nesting(config.model_dump(mode="json"))
-    if encoder != CUSTOM and (difference := _difference(tensors, _architecture(config, None, tensors))):
-        raise ValueError(f"the network is not what encoder {encoder!r} builds: {difference}. Set about.encoder.")
-    return config
 
 
 def _state(network: Network) -> dict[str, Tensor]:
-    """Return the tensors of a network on the CPU, floating-point ones as float32; raise if they cannot be stored."""
-    tensors = {}
-    for name, value in network.state_dict().items():
-        if not isinstance(value, Tensor):  # extra state
-            raise TypeError(f"the state of a model must be tensors; {name} is not one. Make it a buffer.")
-        tensors[name] = value.detach().to("cpu", _stored_type(value)).contiguous().clone()
+    """Return the tensors of a network on the CPU, floating-point ones as float32."""
+    state = network.state_dict().items()
+    tensors = {name: value.detach().to("cpu", _stored_type(value)).contiguous().clone() for name, value in state}
     _check_finite(tensors, network)
     return tensors
 
@@ -318,11 +304,9 @@ def _read_config(folder: Path) -> ModelConfig:
         remedy = "Load it with the esupcon that wrote it"
         raise ValueError(f"{file} has schema {version!r:.40}; expected {SCHEMA}. {remedy}.")
     try:
-        _check_nesting(values)
         return ModelConfig.model_validate(values)
-    except ValueError as error:
-        reason = first_error(error) if isinstance(error, ValidationError) else error
-        raise ValueError(f"{file} is not valid: {reason}. {_RESTORE}.") from error
+    except ValidationError as error:
+        raise ValueError(f"{file} is not valid: {first_error(error)}. {_RESTORE}.") from error
 
 
 def _read_tensors(folder: Path, name: str, config: ModelConfig) -> dict[str, Tensor]:
@@ -434,29 +418,15 @@ def model_card(config: ModelConfig) -> str:
     """Return the model card, Markdown for people; the program never reads it."""
     templates, undefined = jinja2.PackageLoader("esupcon.classifier", "."), jinja2.StrictUndefined
     environment = jinja2.Environment(loader=templates, trim_blocks=True, lstrip_blocks=True, undefined=undefined)
-    environment.filters |= {"text": markdown_text, "cell": _cell}
+    environment.filters |= {"text": markdown_text}
     method = METHODS.get(config.about.method)
     return environment.get_template("card.md.jinja").render(
         config=config,
         about=config.about,
         classes=list(enumerate(config.classes)),
         method=f"{method.title}. {method.summary}" if method else config.about.method,
-        settings=_flat(config.about.settings),
-        metrics=_flat(config.about.metrics),
+        settings=list(config.about.settings.items()),
+        metrics=[(f"{part}, {name}", x) for part, row in config.about.metrics.items() for name, x in row.items()],
         shares=list(zip(config.classes, config.calibration.target_priors or (), strict=False)),
         max_rows=MAX_CARD_ROWS,
     )
-
-
-def _flat(values: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, JsonValue]]:
-    """Return nested values as one list, such as ("optimiser.lr", 0.1) for {"optimiser": {"lr": 0.1}}."""
-    rows: list[tuple[str, JsonValue]] = []
-    for key, value in values.items():
-        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
-    return rows
-
-
-def _cell(value: JsonValue) -> str:
-    if isinstance(value, list) and len(value) > 20:
-        return f"{len(value)} values"
-    return markdown_text(f"{value:.6g}" if isinstance(value, float) else value)

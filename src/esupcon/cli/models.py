@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -323,13 +323,6 @@ def evaluate(
         answer(figures_table(value=before))
     else:
         answer(figures_table(**{"before calibration": before, f"T = {after.temperature:.3g}": after}))
-    if found.by_shares:
-        words = {"balanced": "equal class shares", "training": "the class shares of training"}
-        rows = [
-            [words[name], percent(one.accuracy), percent(one.ece), "infinite" if one.nll is None else f"{one.nll:.3f}"]
-            for name, one in found.by_shares.items()
-        ]
-        answer(table(["predicting for, and measured for", "accuracy", "ECE", "NLL"], rows))
     answer(classes_table(after or before))
     note(INTERVALS)
     if found.priors is not None:
@@ -412,9 +405,6 @@ def predict(
         complain(f"skipped: {path} ({reason})")
 
     classifier = load_classifier(model)
-    if top_k > classifier.n_classes:
-        complain(f"--top-k {top_k}: the model has {classifier.n_classes} classes; showing all of them.")
-        top_k = classifier.n_classes
     if unknown is not None and unknown in map(str, classifier.classes_.tolist()):
         raise ValueError(f"--unknown must not be one of the classes; got {unknown!r}. Pass --unknown=TEXT.")
     if unknown is not None and classifier.calibration.outlier_threshold is None:
@@ -479,7 +469,6 @@ def export(
     output_format: Annotated[
         str, option("onnx for ONNX Runtime, torch for torch.export.load.", "--format", show_default=True)
     ] = "onnx",
-    opset: Annotated[int | None, option("ONNX opset.", show_default="18")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Write a classifier as one file that runs without esupcon.
@@ -489,20 +478,15 @@ def export(
     """
     if output_format not in ("onnx", "torch"):
         raise ValueError(f"--format must be onnx or torch; got {output_format!r}.")
-    if opset is not None and output_format != "onnx":
-        raise ValueError("--opset applies to --format onnx only. Omit it.")
     from esupcon.classifier import export_onnx, export_torch, load_classifier  # noqa: PLC0415 - slow to import
 
     classifier = load_classifier(model)
-    if output_format == "torch":
-        exported = export_torch(classifier, out)
-    else:
-        exported = export_onnx(classifier, out, **({} if opset is None else {"opset": opset}))
+    exported = (export_torch if output_format == "torch" else export_onnx)(classifier, out)
     if as_json:
-        answer_json({"format": output_format, **asdict(exported), "path": str(exported.path)})
+        answer_json({"format": output_format, "path": str(out), "difference": exported.difference})
     else:
-        answer(f"{exported.path}: {exported.n_bytes:,} bytes, {classifier.n_classes} classes")
+        answer(f"{out}: {out.stat().st_size:,} bytes, {classifier.n_classes} classes")
         if exported.difference is not None:
-            answer(f"largest difference from the model: {exported.difference:.1e} on {exported.n_checked} inputs")
+            answer(f"largest difference from the model: {exported.difference:.1e}")
     if exported.difference is None:
         complain('the file was not checked: onnxruntime is missing. Install it with: pip install "esupcon[onnx]"')
