@@ -24,13 +24,11 @@ from esupcon.cli import options
 from esupcon.cli.options import argument, option, takes
 from esupcon.cli.output import (
     INTERVALS,
-    OPTIONS,
     answer,
     answer_json,
     classes_table,
     complain,
     figures_table,
-    log,
     note,
     table,
 )
@@ -82,7 +80,7 @@ def train(
     ] = False,
     minutes: Annotated[float | None, option("Choose the epochs so that training takes about this time.")] = None,
     no_thumbnails: Annotated[bool, option("Leave images out of report.html.", "--no-thumbnails")] = False,
-    devices: Annotated[int, option("Number of processes or accelerators.", panel=_RUN, show_default=True)] = 1,
+    devices: Annotated[int, option("Number of processes or accelerators.", panel=_RUN, show_default=True, min=1)] = 1,
     accelerator: Annotated[str, option("auto, cpu, cuda or mps.", panel=_RUN, show_default=True)] = "auto",
     checkpoint_seconds: Annotated[
         float, option("Time between checkpoints.", panel=_RUN, show_default=True, min=0)
@@ -107,11 +105,13 @@ def train(
         raise ValueError(f"--minutes must be above 0; got {minutes:g}.")
     if minutes is not None and {"epochs", "steps"} & settings.keys():
         raise ValueError("--minutes chooses the epochs. Omit --epochs and --steps.")
-    folder, earlier = _new_folder(data, run.train.method) if out is None else (out, None)
-    check_before_reading(run.train, folder, accelerator, devices)
+    folder = out or _new_folder(data, run.train.method)
     from esupcon import training  # noqa: PLC0415 - slow to import
+    from esupcon.models import build_encoder  # noqa: PLC0415
     from esupcon.training.devices import n_processes, rank  # noqa: PLC0415
 
+    if run.train.encoder not in ("auto", "identity"):  # a mistake in its name must not wait until all images are read
+        build_encoder(run.train.encoder, input_shape=(3, 64, 64), pretrained=False)
     if dry_run:
         _show_recipe(run, as_json=as_json, minutes=minutes, devices=devices, accelerator=accelerator)
         return
@@ -119,8 +119,6 @@ def train(
         if n_processes(devices) > 1:
             raise ValueError("--out DIR is needed if several processes train together.")
         note(f"The run will be in {folder}.")
-        if earlier is not None:
-            note(f"To continue or show the earlier run, add: --out {shlex.quote(str(earlier))}")
     stopper = Stopper()
     try:
         with stopper:
@@ -133,7 +131,7 @@ def train(
                 overwrite=overwrite,
                 checkpoint_seconds=checkpoint_seconds,
                 should_stop=stopper,
-                log=log,
+                log=note,
             )
     except (training.TrainingInterrupted, Stopped):
         if not any(folder.glob("checkpoint-*.pt")) and not (folder / "result.json").exists():
@@ -158,39 +156,26 @@ def train(
     note(INTERVALS)
 
 
-def _new_folder(data: str, method: str) -> tuple[Path, Path | None]:
-    """Return a folder in runs/ that does not exist, named after data and method, and the newest one that does."""
-    path, earlier = Path(data).resolve(), None
+def _new_folder(data: str, method: str) -> Path:
+    """Return a folder in runs/ that does not exist, named after data and method."""
+    path = Path(data).resolve()
     name = re.sub(r"[^\w.-]+", "-", path.stem if path.is_file() else path.name) or "data"
-    for i in itertools.count(1):
-        folder = Path("runs", f"{name}-{method}" if i == 1 else f"{name}-{method}-{i}")
-        if not folder.exists():
-            break
-        earlier = folder
-    return folder, earlier
+    names = (f"{name}-{method}" if i == 1 else f"{name}-{method}-{i}" for i in itertools.count(1))
+    return next(folder for folder in (Path("runs", one) for one in names) if not folder.exists())
 
 
 def _show_recipe(run: RunSpec, *, as_json: bool, **options: Any) -> None:
-    """Print every setting that was asked for or chosen, and the time that training will take."""
+    """Print the settings that are chosen for the data, and the time that training will take."""
     from esupcon.training.estimate import LONG_SECONDS, QUICKER  # noqa: PLC0415 - slow to import
     from esupcon.training.pipeline import preview  # noqa: PLC0415
 
-    resolved, recipe, seconds = preview(run, log=log, **options)
-    given = [name for name in run.train.model_fields_set if getattr(run.train, name) != "auto"]
-    reasons = {**recipe.reasons, **dict.fromkeys(given, "as given")}
-    if options["minutes"] is not None:
-        reasons["epochs"] = f"what fits into {options['minutes']:g} min"
-    values = resolved.train.model_dump()
+    resolved, recipe, seconds = preview(run, log=note, **options)
     if as_json:
-        answer_json({"settings": values, "reasons": reasons, "seconds": round(seconds, 1)})
+        reasons = dict(recipe.reasons)
+        answer_json({"settings": resolved.train.model_dump(), "reasons": reasons, "seconds": round(seconds, 1)})
         return
-    rows = [[OPTIONS.get(name, name), str(values[name]), reasons[name]] for name in values if name in reasons]
-    made = table(["setting", "value", "reason"], rows)
-    for column in made.columns[1:]:
-        column.justify = "left"
-    answer(made)
-    cores = count(values["threads"], "core")
-    answer(f"Training will take about {duration(seconds)} on {cores}. Nothing was trained.")
+    answer(str(replace(recipe, train=resolved.train)))
+    answer(f"Training will take about {duration(seconds)}. Nothing was trained.")
     if seconds > LONG_SECONDS:
         note(QUICKER)
 
@@ -270,28 +255,6 @@ def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
     return made
 
 
-def check_before_reading(train: TrainSpec, out: Path, accelerator: str, devices: int) -> None:
-    """Raise ValueError for mistakes that must not wait until all images are read."""
-    file = next((path for path in (out, *out.parents) if path.is_file()), None)
-    if file is not None:
-        raise ValueError(f"--out must be a folder; {file} is a file. Pass another name.")
-    if devices < 1:
-        raise ValueError(f"--devices must be at least 1; got {devices}.")
-    import torch  # noqa: PLC0415 - slow to import
-
-    from esupcon.models import build_encoder, split_encoder  # noqa: PLC0415
-
-    available = {"auto": True, "cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if accelerator not in available:
-        raise ValueError(f"--accelerator must be one of {', '.join(available)}; got {accelerator!r}.")
-    if not available[accelerator]:
-        raise ValueError(f"--accelerator {accelerator} is not available here. Pass --accelerator cpu.")
-    if train.encoder not in ("auto", "identity"):
-        with torch.device("meta"):  # checks the name without allocating weights
-            built = build_encoder(train.encoder, input_shape=(3, 64, 64), pretrained=train.pretrained)
-            split_encoder(built, train.train_blocks or 0)
-
-
 _as_trained = takes(
     "reading", DataOptions, _READING, only=(*_SPLIT, *_FILES), defaults=dict.fromkeys(_SPLIT, "as in training")
 )
@@ -312,7 +275,7 @@ def evaluate(
     """
     from esupcon.classifier import evaluate as measure  # noqa: PLC0415 - slow to import
 
-    found = measure(model, data, part=part, reading=reading, plot=plot, log=log)  # type: ignore[arg-type]
+    found = measure(model, data, part=part, reading=reading, plot=plot, log=note)  # type: ignore[arg-type]
     if as_json:
         answer_json(found.model_dump(mode="json"))
         return
@@ -358,7 +321,7 @@ def calibrate(
     from esupcon.classifier import calibrate as run  # noqa: PLC0415 - slow to import
     from esupcon.probability.calibration import FEW_SAMPLES  # noqa: PLC0415
 
-    found = run(model, data, on=on, reading=reading, plot=plot, log=log)  # type: ignore[arg-type]
+    found = run(model, data, on=on, reading=reading, plot=plot, log=note)  # type: ignore[arg-type]
     if as_json:
         answer_json(found.model_dump(mode="json"))
         return
