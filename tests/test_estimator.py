@@ -257,7 +257,7 @@ def test_verbose_shows_progress_and_silence_is_kept(capfd: pytest.CaptureFixture
 
 def test_a_method_registered_after_the_import_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = blobs(60)
-    with pytest.raises(ValueError, match="'method' parameter"):
+    with pytest.raises(ValueError, match="method must be one of"):
         quick(method="late").fit(X, y)
     monkeypatch.setitem(METHODS, "late", replace(METHODS["esupcon"], key="late"))
     assert quick(method="late").fit(X, y).predict_proba(X).shape == (len(X), 3)
@@ -352,8 +352,7 @@ def test_tables_come_back_unchanged(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.prototypes_, classifier.prototypes_)
     np.testing.assert_array_equal(again.classes_, classifier.classes_)
     np.testing.assert_array_equal(again.label_issues(), classifier.label_issues())
-    assert (again.calibration_, again.n_iter_, again.n_features_in_) == ("cross-fitted", 25, 5)
-    assert again.history_ == classifier.history_
+    assert (again.calibration_, again.n_features_in_) == ("cross-fitted", 5)
     assert again.feature_names_in_.tolist() == list("abcde")
     assert again.classes_.dtype == classifier.classes_.dtype
 
@@ -385,7 +384,7 @@ def test_saving_without_examples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"epochs": -1}, {"surprise": 1}, {"class_weight": [[1]]}],
+    [{"validation_fraction": -1}, {"surprise": 1}, {"class_weight": [[1]]}],
 )
 def test_forged_parameters_are_refused_in_one_line(tmp_path: Path, parameters: dict[str, Any]) -> None:
     X, y = blobs(30)

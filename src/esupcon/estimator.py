@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, check_random_state, compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
@@ -34,8 +33,6 @@ from esupcon.classifier.classifier import (
 )
 from esupcon.classifier.folder import CUSTOM, ModelInfo, load_classifier
 from esupcon.classifier.preprocessing import ImagePreprocessing, Preprocessing, Rows, TablePreprocessing, holds_images
-from esupcon.data.augmentations import AUGMENTATIONS
-from esupcon.methods import METHODS
 from esupcon.models import resolve_encoder
 from esupcon.probability import Calibration, Priors, fit_calibration
 from esupcon.probability.calibration import FEW_SAMPLES
@@ -145,31 +142,12 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
 
     classifier_: Classifier
 
-    _parameter_constraints = {  # noqa: RUF012 - scikit-learn's name and form
-        "method": [StrOptions(METHODS.keys())],  # a view: methods registered later are included
+    _parameter_constraints = {  # noqa: RUF012 - scikit-learn's name and form; `TrainSpec` checks the others
         "encoder": [str, nn.Module],
-        "pretrained": ["boolean"],
         "kind": [StrOptions({"auto", "embeddings"})],
-        "temperature": [Interval(Real, 0, None, closed="neither"), None],
-        "prototype_weight": [Interval(Real, 0, None, closed="left"), None],
-        "epochs": [Interval(Integral, 1, None, closed="left"), None],
-        "batch_size": [Interval(Integral, 2, None, closed="left"), None],
-        "lr": [Interval(Real, 0, None, closed="neither"), None],
-        "optimizer": [StrOptions({"adamw", "sgd", "muon"}), None],
-        "weight_decay": [Interval(Real, 0, None, closed="left"), None],
-        "augmentation": [StrOptions({"auto", *AUGMENTATIONS})],
-        "label_noise": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left"), None],
         "class_weight": [StrOptions({"balanced"}), dict, None],
-        "priors": [StrOptions({"training", "balanced"}), dict],
-        "auto_calibrate": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "early_stopping": ["boolean"],
-        "patience": [Interval(Integral, 1, None, closed="left")],
         "image_size": [Interval(Integral, 1, None, closed="left"), tuple, None],
-        "precision": [StrOptions({"auto", "32", "bf16"})],
-        "device": [str],
-        "verbose": ["verbose"],
-        "random_state": ["random_state"],
     }
 
     def __init__(
@@ -274,13 +252,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         """Return the calibration at temperature 1, with class counts and the weights of the posteriors."""
         weights = None
         if isinstance(self.class_weight, Mapping):
-            labels = classes.tolist()
-            unknown = [label for label in self.class_weight if label not in labels]
-            if unknown:
-                raise ValueError(f"The classes, {unknown}, are not in class_weight's data; the classes are {labels}.")
-            weights = tuple(float(self.class_weight.get(label, 1.0)) for label in labels)
-            if not all(0 < weight < math.inf for weight in weights):
-                raise ValueError(f"class_weight must hold finite numbers above 0; got {dict(self.class_weight)}.")
+            weights = tuple(compute_class_weight(self.class_weight, classes=classes, y=classes).tolist())
         calibration = Calibration(class_counts=tuple(counts.tolist()), class_weight=weights)
         return calibration.with_priors(self.priors, classes.tolist())
 
@@ -358,8 +330,8 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         for name in ("class_weight", "priors"):
             if isinstance(given := getattr(self, name), Mapping):
                 parameters[name] = [[label, float(value)] for label, value in given.items()]
-        record = json.loads(json.dumps({"parameters": parameters, "history": self.history_}))  # tuples become lists
-        classifier.about = ModelInfo(**{**dict(classifier.about or {}), **record})
+        parameters = json.loads(json.dumps(parameters))  # tuples become lists
+        classifier.about = ModelInfo(**{**dict(classifier.about or {}), "parameters": parameters})
         return classifier.save(path, overwrite=overwrite, examples=examples)
 
     @property
@@ -506,7 +478,9 @@ class _Task:
             asked = TrainSpec.model_validate({**named, "seed": self.seed})
             return recommend(asked, self.preprocessing.input_shape, n, **options)
         except ValidationError as error:
-            raise ValueError(f"{first_error(error)}. Change this parameter of ContrastiveClassifier.") from error
+            raise ValueError(
+                f"{first_error(error, show_input=True)}. Change this parameter of ContrastiveClassifier."
+            ) from error
 
 
 def load(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> ContrastiveClassifier | Classifier:
@@ -544,8 +518,6 @@ def load(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> C
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} holds parameters that ContrastiveClassifier does not take ({reason}).") from error
     estimator.classifier_ = classifier
-    estimator.history_, estimator.findings_ = [dict(line) for line in classifier.about.history], []
-    estimator.n_iter_ = len(estimator.history_)
     if isinstance(classifier.preprocessing, TablePreprocessing):
         estimator.n_features_in_ = len(classifier.preprocessing.mean)
         if classifier.preprocessing.feature_names is not None:

@@ -366,7 +366,7 @@ class Classifier:
 
         y is one new label for all of X, or one label per sample. The encoder was trained to separate other classes, so
         expect less than training would give; with ``encoder="identity"`` and good embeddings expect more. Predictions
-        for the known classes hardly change.
+        for the known classes hardly change. Adapted priors are forgotten.
         """
         head = self.network.head
         if not isinstance(head, PrototypeHead):
@@ -396,8 +396,7 @@ class Classifier:
         for name, of_new in (("class_counts", np.bincount(codes)), ("class_weight", np.ones(len(new)))):
             if (of_known := getattr(self.calibration, name)) is not None:
                 update[name] = tuple(np.array([*of_known, *of_new])[order].tolist())
-        equal = len(set(self.calibration.target_priors or (0, 1))) == 1
-        self.calibration = self.calibration.model_copy(update=update).with_priors("balanced" if equal else "training")
+        self.calibration = self.calibration.model_copy(update=update)
         if (before := self.examples) is not None:
             mahalanobis = before.mahalanobis
             if mahalanobis is not None:

@@ -45,10 +45,7 @@ BATCH = 128
 
 
 class Evaluation(Record):
-    """Metrics of a model on a part of a data set; `calibrated` is None if the model is not calibrated.
-
-    `priors` are the class shares that the model predicts for, None: those that training gave.
-    """
+    """Metrics of a model on a part of a data set; `calibrated` is None if the model is not calibrated."""
 
     model: str
     data: str
@@ -56,8 +53,6 @@ class Evaluation(Record):
     uncalibrated: Figures
     calibrated: Figures | None
     calibrated_on: str | None
-    classes_without_samples: tuple[str, ...]
-    priors: dict[str, float] | None = None
 
 
 class CalibrationOutcome(Record):
@@ -92,13 +87,12 @@ def evaluate(
     if part == "auto":
         part = "test" if data.record is not None or not data.dataset.test_drawn else "all"
     given, names, calibration = data.predictions(part), data.names, data.classifier.calibration
-    corrected, priors = calibration.corrected(given), calibration.target_priors
+    corrected = calibration.corrected(given)
     temperatures = [1.0, *([] if calibration.how == "none" else [calibration.temperature])]
     figures = [measure(corrected, names, temperature=temperature) for temperature in temperatures]
     if plot is not None:
         bins = [reliability_bins(corrected.probabilities(temperature), given.labels) for temperature in temperatures]
         reliability_diagram(*bins, path=plot)
-    present = np.unique(given.labels)
     return Evaluation(
         model=str(model_folder(model)),
         data=data.dataset.name,
@@ -106,8 +100,6 @@ def evaluate(
         uncalibrated=figures[0],
         calibrated=figures[1] if len(figures) > 1 else None,
         calibrated_on=calibration.fitted_on,
-        classes_without_samples=tuple(name for k, name in enumerate(names) if k not in present),
-        priors=None if priors is None else dict(zip(names, priors, strict=True)),
     )
 
 
@@ -249,14 +241,12 @@ def _class_names(classifier: Classifier) -> list[str]:
 class Prediction:
     """The classes of one image file: `ranked` holds (label, probability), the most probable first.
 
-    `outlier_score` is that of `Classifier.ood_score`, None if the classifier has nothing to compare with; `is_outlier`
-    if it is above the threshold that calibration found.
+    `outlier_score` is that of `Classifier.ood_score`, None if the classifier has nothing to compare with.
     """
 
     path: str
     ranked: tuple[tuple[str, float], ...]
     outlier_score: float | None = None
-    is_outlier: bool = False
 
 
 def predict_files(
@@ -264,19 +254,25 @@ def predict_files(
     paths: Iterable[str],
     *,
     top_k: int = 1,
+    unknown: str | None = None,
     unreadable: Callable[[str, str], None],
     workers: int | None = None,
 ) -> Iterator[Prediction]:
     """Predict image files one after the other, in memory that does not grow with their number.
 
     A folder stands for the images below it. `unreadable(path, reason)` is called for files without a prediction.
-    Arguments are checked at once, before the first prediction is asked for.
+    `unknown` is the label of outliers, as in `Classifier.predict`. Arguments are checked at once, before the first
+    prediction is asked for.
     """
     form, names = _image_form(classifier, "this model"), _class_names(classifier)
     if not 1 <= top_k <= len(names):
         raise ValueError(f"top_k must be from 1 to the {len(names)} classes of the model; got {top_k}.")
 
     threshold = classifier.calibration.outlier_threshold
+    if unknown in names:
+        raise ValueError(f"unknown must not be one of the classes; got {unknown!r}. Pass another text.")
+    if unknown is not None and threshold is None:
+        raise ValueError("unknown images are found in calibrated models only. Calibrate this one first.")
 
     def predictions() -> Iterator[Prediction]:
         files = _files(paths, unreadable)
@@ -289,8 +285,9 @@ def predict_files(
             for path, row, score in zip(batch.paths, classifier.probabilities(logits), scores, strict=True):
                 best = np.argsort(-row, kind="stable")[:top_k]  # stable: among equals the first class, as with argmax
                 ranked = tuple((names[k], float(row[k])) for k in best)
-                is_outlier = threshold is not None and score > threshold
-                yield Prediction(path, ranked, None if np.isnan(score) else float(score), bool(is_outlier))
+                if unknown is not None and score > threshold:
+                    ranked = ((unknown, ranked[0][1]), *ranked[1:])
+                yield Prediction(path, ranked, None if np.isnan(score) else float(score))
 
     return predictions()
 

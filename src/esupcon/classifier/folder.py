@@ -84,7 +84,7 @@ class TrainingData(Record):
 
 
 class ModelInfo(Record):
-    """Where a model comes from; `parameters` and `history` are those of a `ContrastiveClassifier`."""
+    """Where a model comes from; `parameters` are those of a `ContrastiveClassifier`."""
 
     encoder: Annotated[str, Field(min_length=1, max_length=200)]  # a name for `build_encoder`, or "custom"
     method: Text
@@ -94,7 +94,6 @@ class ModelInfo(Record):
     versions: dict[Text, Text] = VERSIONS
     created: datetime = Field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
     parameters: dict[Text, Scalar | list[Scalar | list[Scalar]]] | None = None
-    history: tuple[dict[Text, Scalar], ...] = ()
 
 
 class ModelConfig(Record):

@@ -288,11 +288,6 @@ def evaluate(
         answer(figures_table(**{"before calibration": before, f"T = {after.temperature:.3g}": after}))
     answer(classes_table(after or before))
     note(INTERVALS)
-    if found.priors is not None:
-        listed = ", ".join(f"{name} {percent(share)}" for name, share in [*found.priors.items()][:5])
-        note(f"Predictions are for the class shares {listed}{', ...' * (len(found.priors) > 5)}.")
-    if found.classes_without_samples:
-        note(f"No samples of {len(found.classes_without_samples)} of the model's classes.")
     if after is None:
         note(f"Not calibrated yet. To calibrate: {shlex.join(['esupcon', 'calibrate', str(model), data])}")
     else:
@@ -368,20 +363,18 @@ def predict(
         complain(f"skipped: {path} ({reason})")
 
     classifier = load_classifier(model)
-    if unknown is not None and unknown in map(str, classifier.classes_.tolist()):
-        raise ValueError(f"--unknown must not be one of the classes; got {unknown!r}. Pass --unknown=TEXT.")
-    if unknown is not None and classifier.calibration.outlier_threshold is None:
-        raise ValueError(f"--unknown needs a calibrated model. Run: esupcon calibrate {model} DATA")
     if classifier.calibration.how == "none":
         note(f"The model is not calibrated: probabilities may be too high. Run: esupcon calibrate {model} DATA")
     if hasattr(sys.stdout, "reconfigure"):  # file names need not be valid text; write back the bytes that were read
         sys.stdout.reconfigure(errors="surrogateescape")
-    found = predict_files(classifier, _paths(images), top_k=top_k, unreadable=unreadable, workers=workers)
+    found = predict_files(
+        classifier, _paths(images), top_k=top_k, unknown=unknown, unreadable=unreadable, workers=workers
+    )
     write = _csv_writer(top_k) if output_format == "csv" else _write_json_line
     n_predicted = 0
     for one in found:
         n_predicted += 1
-        write(one if unknown is None or not one.is_outlier else _as_unknown(one, unknown))
+        write(one)
     if skipped:
         complain(f"{skipped:,} could not be read, {n_predicted:,} predicted.")
         raise typer.Exit(PARTIAL)
@@ -394,11 +387,6 @@ def _paths(words: Iterable[str]) -> Iterator[str]:
             yield from filter(None, lines)
         else:
             yield word
-
-
-def _as_unknown(one: Prediction, text: str) -> Prediction:
-    """Return the prediction with another label in the first place; the probability stays that of its class."""
-    return replace(one, ranked=((text, one.ranked[0][1]), *one.ranked[1:]))
 
 
 def _csv_writer(top_k: int) -> Callable[[Prediction], None]:
