@@ -78,7 +78,7 @@ def test_copies_predict_the_same_and_clones_are_unfitted() -> None:
         np.testing.assert_array_equal(twin.predict_proba(X), expected)
         assert twin.get_params() == fitted.get_params()
     fresh = clone(fitted)
-    for name in ("predict", "explain", "ood_score", "adapt_priors", "save"):
+    for name in ("predict", "ood_score", "adapt_priors", "save"):
         with pytest.raises(NotFittedError):
             getattr(fresh, name)(X)
     for name in ("add_class", "calibrate"):
@@ -157,8 +157,6 @@ def test_every_method_learns(method: str) -> None:
     classifier = quick(method=method, epochs=40).fit(X, y)
     assert classifier.score(X, y) > 0.9
     assert (classifier.prototypes_ is None) == (METHODS[method].head == "linear")
-    explanation = classifier.explain(X)  # by prototypes or, with a linear head, by class means
-    assert (explanation.prototype_similarity.argmax(axis=1) == y).mean() > 0.9
     if classifier.prototypes_ is not None:
         assert classifier.prototypes_.shape == (3, classifier.transform(X).shape[1])
 
@@ -312,7 +310,6 @@ def test_a_class_is_added_without_training(digits_without_nine: Any) -> None:
     # Nines lie between digits that were trained apart: some are found without training, and nothing else is lost.
     assert (larger.predict(X[nines[40:]]) == 9).mean() > 0.25
     assert (larger.predict(X[y < 9]) == before).mean() > 0.9
-    assert larger.explain(X[nines[41:42]], n_neighbors=1).neighbours[0, 0] >= (y < 9).sum()
     assert larger.priors_[9] == pytest.approx(40 / ((y < 9).sum() + 40))
     with pytest.raises(ValueError, match="9 is known already"):
         larger.add_class(X[nines], 9)
@@ -351,7 +348,7 @@ def test_tables_come_back_unchanged(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(again, method)(frame), getattr(classifier, method)(frame))
     np.testing.assert_array_equal(again.prototypes_, classifier.prototypes_)
     np.testing.assert_array_equal(again.classes_, classifier.classes_)
-    np.testing.assert_array_equal(again.label_issues(), classifier.label_issues())
+    np.testing.assert_array_equal(again.label_issues().indices, classifier.label_issues().indices)
     assert (again.calibration_, again.n_features_in_) == ("cross-fitted", 5)
     assert again.feature_names_in_.tolist() == list("abcde")
     assert again.classes_.dtype == classifier.classes_.dtype

@@ -26,7 +26,6 @@ from esupcon._split import stratified_split
 from esupcon.classifier.classifier import (
     Classifier,
     Codes,
-    Explanation,
     Floats,
     LabelIssues,
     as_labels,
@@ -41,7 +40,7 @@ from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training import Fitted, TrainData, fit
 from esupcon.training.estimate import announce
 
-__all__ = ["ContrastiveClassifier", "Explanation", "LabelIssues", "load"]
+__all__ = ["ContrastiveClassifier", "LabelIssues", "load"]
 
 #: Parameters that are training settings of the same name. None: as recommended for the data.
 _SETTINGS = (
@@ -307,13 +306,9 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         self._fitted().add_class(self._checked(X), y)
         return self
 
-    def explain(self, X: Any, n_neighbors: int = 5) -> Explanation:
-        """Return the nearest training samples of each sample, and its similarity to the prototype of every class."""
-        return self._fitted().explain(self._checked(X), n_neighbors)
-
-    def label_issues(self, *, return_details: bool = False) -> Codes | LabelIssues:
-        """Return rows of the training data, the least likely label first; see `Classifier.label_issues`."""
-        return self._fitted().label_issues(return_details=return_details)
+    def label_issues(self) -> LabelIssues:
+        """Return the rows of the training data, the least likely label first; see `Classifier.label_issues`."""
+        return self._fitted().label_issues()
 
     def ood_score(self, X: Any, method: str = "auto") -> Floats:
         """Return how far each sample lies from the training data; see `Classifier.ood_score`."""

@@ -157,7 +157,7 @@ def test_the_result_fits_80_columns_and_twelve_lines(esupcon, tmp_path: Path, mo
     assert len(lines) <= 12
     assert all(len(line) <= 80 for line in lines)
     assert [line.split()[0] for line in lines if line and not line.startswith(" ")] == [
-        *("ESupCon", "accuracy", "ECE", "weakest", "labels", "model", "report", "next"),
+        *("ESupCon", "accuracy", "ECE", "weakest", "model", "report", "next"),
     ]
     result = Result.read(tmp_path / "runs" / "d-esupcon")
     assert f"{100 * result.metrics.test.accuracy:.1f} %" in printed.out

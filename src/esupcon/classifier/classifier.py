@@ -67,36 +67,6 @@ class Examples:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
-    """Reasons for the predictions of n samples, with k neighbours and K classes.
-
-    `neighbours` (n, k) are rows of the training data, nearest first, `neighbour_labels` their labels and
-    `neighbour_similarity` the cosines of the embeddings. `prototype_similarity` (n, K) are the cosines with the
-    prototype of each class, or with the mean of its training samples if the head is linear.
-    """
-
-    predicted: NDArray[Any]
-    probability: Floats
-    classes: NDArray[Any]
-    prototype_similarity: Floats
-    neighbours: Codes
-    neighbour_labels: NDArray[Any]
-    neighbour_similarity: Floats
-
-    def __str__(self) -> str:
-        lines = []
-        for i, label in enumerate(self.predicted):
-            found = zip(self.neighbours[i], self.neighbour_labels[i], self.neighbour_similarity[i], strict=True)
-            near = ", ".join(f"#{row} {name} ({cosine:.2f})" for row, name, cosine in found)
-            second = int(np.argsort(self.prototype_similarity[i])[-2])
-            lines.append(
-                f"{label} ({100 * self.probability[i].max():.1f} %): cosine {self.prototype_similarity[i].max():.2f} "
-                f"with its class, {self.prototype_similarity[i, second]:.2f} with {self.classes[second]}; near {near}"
-            )
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True, eq=False)
 class LabelIssues:
     """Training samples, the most doubtful label first: `indices` into the training data, the label `given`, the label
     `suggested`, and the `likelihood` of the given one in 0 .. 1."""
@@ -254,7 +224,7 @@ class Classifier:
     def remember(
         self, rows: Rows, codes: Codes, *, fit_on: NDArray[np.bool_] | None = None, most_values: int | None = None
     ) -> Self:
-        """Keep the embeddings of training rows, for `explain`, `label_issues` and `ood_score`.
+        """Keep the embeddings of training rows, for `label_issues` and `ood_score`.
 
         With `fit_on`, only these rows describe what is not an outlier: all but those held out from training. With
         `most_values`, keep only as many rows, spread evenly, as have that many values in all.
@@ -270,37 +240,22 @@ class Classifier:
         self.examples = Examples(unit(z[kept]).astype(np.float32), codes[kept], kept, mahalanobis)
         return self
 
-    def explain(self, X: Any, n_neighbors: int = 5) -> Explanation:
-        """Return the nearest training samples of each sample, and its similarity to the prototype of every class."""
-        examples = self._examples("explain")
-        if not 1 <= n_neighbors <= len(examples.codes):
-            raise ValueError(f"n_neighbors must be 1 to the {len(examples.codes)} training samples; got {n_neighbors}.")
-        z, logits = self.arrays(self.preprocessing.rows(X), "embedding", "logits")
-        z, probabilities = unit(z), self.probabilities(logits)
-        places, cosines = nearest(z, examples.embedding, n_neighbors)
-        return Explanation(
-            predicted=self.classes_[probabilities.argmax(axis=1)],
-            probability=probabilities,
-            classes=self.classes_,
-            prototype_similarity=z @ self._class_vectors().T,
-            neighbours=examples.rows[places],
-            neighbour_labels=self.classes_[examples.codes[places]],
-            neighbour_similarity=cosines,
-        )
+    def label_issues(self) -> LabelIssues:
+        """Return the rows of the training data, the one whose label is least likely first, and suggested labels.
 
-    def label_issues(self, *, return_details: bool = False) -> Codes | LabelIssues:
-        """Return rows of the training data, the one whose label is least likely first.
-
-        With `return_details`, also the label suggested instead, and how likely the given one is. For each sample two
-        estimates of its label, made without its own label, are averaged: the labels of its ten nearest neighbours, and
-        the softmax of its cosines with the class means at temperature 0.1. The order is that of the estimate for the
-        given label minus the largest one for another label.
+        For each sample two estimates of its label, made without its own label, are averaged: the labels of its ten
+        nearest neighbours, and the softmax of its cosines with the class means at temperature 0.1. The order is that of
+        the estimate for the given label minus the largest one for another label.
         """
         examples = self._examples("label_issues")
         z, codes, here = examples.embedding.astype(np.float64), examples.codes, np.arange(len(examples.codes))
         k = min(N_NEIGHBORS, len(codes) - 1)
         votes = np.zeros((len(codes), self.n_classes))
-        np.add.at(votes, (np.repeat(here, k), codes[nearest(None, z, k)[0]].ravel()), 1 / k)
+        neighbours = NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute").fit(z)
+        nearest = neighbours.kneighbors(
+            None, return_distance=False
+        )  # of the rows themselves; none is its own neighbour
+        np.add.at(votes, (np.repeat(here, k), codes[nearest].ravel()), 1 / k)
         sums = _class_sums(z, codes, self.n_classes)
         cosines = z @ unit(sums).T
         cosines[here, codes] = np.einsum("nd,nd->n", z, unit(sums[codes] - z))  # the own class without the sample
@@ -309,8 +264,6 @@ class Classifier:
         given = belief[here, codes].copy()
         belief[here, codes] = -np.inf
         order = np.argsort(given - belief.max(axis=1), kind="stable")
-        if not return_details:
-            return examples.rows[order]
         suggested = self.classes_[belief.argmax(axis=1)[order]]
         return LabelIssues(examples.rows[order], self.classes_[codes[order]], suggested, given[order])
 
@@ -415,8 +368,8 @@ class Classifier:
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, examples: bool = True) -> Path:
         """Write the classifier to a folder of safetensors and JSON; `esupcon.load(path)` reads it.
 
-        With `examples`, the embeddings of the training samples are stored too, for `explain`, `label_issues` and
-        `ood_score`; the samples themselves never are.
+        With `examples`, the embeddings of the training samples are stored too, for `label_issues` and `ood_score`; the
+        samples themselves never are.
         """
         from esupcon.classifier.folder import save_classifier  # noqa: PLC0415 - that module reads classifiers too
 
@@ -472,16 +425,6 @@ def _class_sums(z: NDArray[Any], codes: Codes, n_classes: int) -> Floats:
     sums = np.zeros((n_classes, z.shape[1]))
     np.add.at(sums, codes, z)
     return sums
-
-
-def nearest(z: Floats | None, stored: NDArray[Any], k: int) -> tuple[Codes, Floats]:
-    """Return the places of the k stored unit rows with the largest cosine, and the cosines, nearest first.
-
-    If z is None, search the neighbours of the stored rows themselves; none is its own neighbour.
-    """
-    index = NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute").fit(np.asarray(stored, np.float64))
-    distances, places = index.kneighbors(z)
-    return places, 1 - distances
 
 
 # --- Labels ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -223,15 +222,11 @@ def _thumbnails(run: RunSpec, result: Result) -> tuple[dict[Any, Images], list[t
 
 
 def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
-    """Return accuracy, calibration, weakest classes, suspicious labels, where the files are, and the next commands."""
-    from esupcon.doctor.data import suspect_labels  # noqa: PLC0415 - slow to import
-    from esupcon.probability import Predictions  # noqa: PLC0415
-
+    """Return accuracy, calibration, weakest classes, where the files are, and the next commands."""
     figures, fitted = result.metrics.test or result.metrics.held_out, result.calibration.held_out
     rows: dict[str, str] = {}
-    held_out = "held-out" if result.preparation.n_held_out else "cross-fitted"
     if figures is not None:
-        n = count(figures.n, f"{'test' if result.metrics.test else held_out} image")
+        n = count(figures.n, f"{'test' if result.metrics.test else 'training'} image")
         rows["accuracy"] = f"{shown(figures.accuracy, figures.accuracy_interval, share=True)}, {n}"
         rows["ECE"] = f"{shown(figures.ece, figures.ece_interval, share=True)}, not calibrated"
         if fitted is not None:
@@ -240,11 +235,6 @@ def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
         weak = sorted((one.accuracy, one.name) for one in figures.per_class if one.accuracy is not None)
         weakest = [f"{name} ({percent(accuracy)})" for accuracy, name in weak[:3] if accuracy < 1]
         rows["weakest"] = ", ".join(weakest) or "none: every class is without a mistake"
-    with suppress(OSError, ValueError):  # nothing was held out
-        held = Predictions.load(result.folder / "held_out.npz")
-        suspects = suspect_labels(held.probabilities(fitted.temperature if fitted else 1.0), held.labels)
-        if len(suspects):
-            rows["labels"] = f"{len(suspects):,} of {len(held):,} {held_out} labels suspicious"
     rows |= {"model": str(result.model), "report": "not written" if report is None else str(report)}
     rows["next"] = "\n".join(
         shlex.join(["esupcon", *words]) for words in (evaluate, ["predict", evaluate[1], "new.jpg"])
@@ -292,12 +282,6 @@ def evaluate(
         note(f"Not calibrated yet. To calibrate: {shlex.join(['esupcon', 'calibrate', str(model), data])}")
     else:
         note(f"T was fitted on {found.calibrated_on}.")
-    _note_plot(plot)
-
-
-def _note_plot(plot: Path | None) -> None:
-    if plot is not None:
-        note(f"The reliability diagram is in {plot}.")
 
 
 @_as_trained
@@ -329,7 +313,6 @@ def calibrate(
     stored = f"is stored in {found.model}" if found.stored else "is not stored"
     rule = " by the smoothed rule for few samples" if f.n_calibration < FEW_SAMPLES else ""
     note(f"T was fitted{rule} on {found.fitted_on} ({f.n_calibration:,} samples) and {stored}.")
-    _note_plot(plot)
 
 
 def predict(
