@@ -213,8 +213,6 @@ def test_a_file_beside_a_model_is_not_lost_and_a_damaged_model_can_be_replaced(s
     (saved / "notes.txt").unlink()
     (saved / "config.json").write_text("{")
     make_classifier().save(saved, overwrite=True)
-    (saved / ".esupcon.json").unlink()  # as by `cp model/* elsewhere/`
-    make_classifier().save(saved, overwrite=True)
 
 
 @pytest.mark.parametrize("step", ["write_bytes", "write_sealed_json", "model_card", "_flush"])
@@ -259,7 +257,6 @@ def test_a_link_to_a_model_stays_a_link(saved: Path) -> None:
     [
         (lambda c: nn.init.constant_(c.network.encoder.module.bias, torch.nan), "module.bias holds NaN"),
         (lambda c: setattr(c, "about", None), "needs `about`"),
-        (lambda c: setattr(c, "classes_", np.array([("a",), ("b",), None], object)), "must be text, numbers"),
     ],
 )
 def test_classifiers_that_could_not_be_loaded_are_not_saved(tmp_path: Path, change: Any, message: str) -> None:

@@ -100,17 +100,22 @@ class Deployed(nn.Module):
     """A classifier in plain tensor operations, in float32: the steps of `predict_proba` and `transform`."""
 
     bias: Tensor
+    centre: Tensor
+    scale: Tensor
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
-        self.preprocessing = classifier.preprocessing.module()
+        # In the type of the arrays: in float32 a feature of a table that is far from 0 would lose its digits.
+        for name, array in zip(("centre", "scale"), classifier.preprocessing.centre_and_scale, strict=True):
+            self.register_buffer(name, torch.tensor(array))
         self.network: Network = copy.deepcopy(classifier.network).cpu().float().requires_grad_(False)
         self.network.projector = None  # used in training only
         self.temperature = classifier.calibration.temperature
         self.register_buffer("bias", torch.from_numpy(classifier.calibration.bias(classifier.n_classes)).float())
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        found = self.network.outputs(self.preprocessing(x), ("embedding", "logits"))
+        x = ((x.to(self.centre.dtype) - self.centre) / self.scale).float()
+        found = self.network.outputs(x, ("embedding", "logits"))
         embedding, logits = found["embedding"], found["logits"]
         # Subtract the largest before the division: large logits over a small temperature overflow.
         shifted = (logits - logits.amax(1, keepdim=True)) / self.temperature

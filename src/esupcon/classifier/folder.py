@@ -179,22 +179,18 @@ def _config(classifier: Classifier, files: dict[Any, str]) -> ModelConfig:
         raise ValueError("a classifier needs `about` to be saved: ModelInfo(encoder=..., method=...).")
     # By its own name: "auto" may mean another encoder in a later version.
     encoder = resolve_encoder(classifier.about.encoder, classifier.preprocessing.input_shape)
-    try:
-        return ModelConfig(
-            classes=tuple(classifier.classes_.tolist()),
-            head="prototype" if isinstance(head, PrototypeHead) else "linear",
-            temperature=head.temperature if isinstance(head, PrototypeHead) else 1.0,
-            projection_dim=projector.out_dim if isinstance(projector, ProjectionHead) else None,
-            neck="none" if network.neck is None else "norm" if len(network.neck) == 1 else "linear",
-            mirror=network.mirror,
-            preprocessing=classifier.preprocessing,
-            calibration=classifier.calibration,
-            about=classifier.about.model_copy(update={"encoder": encoder}),
-            files=files,
-        )
-    except ValidationError as error:
-        remedy = "Class labels must be text, numbers or booleans"
-        raise ValueError(f"this classifier cannot be saved: {first_error(error)}. {remedy}.") from error
+    return ModelConfig(
+        classes=tuple(classifier.classes_.tolist()),
+        head="prototype" if isinstance(head, PrototypeHead) else "linear",
+        temperature=head.temperature if isinstance(head, PrototypeHead) else 1.0,
+        projection_dim=projector.out_dim if isinstance(projector, ProjectionHead) else None,
+        neck="none" if network.neck is None else "norm" if len(network.neck) == 1 else "linear",
+        mirror=network.mirror,
+        preprocessing=classifier.preprocessing,
+        calibration=classifier.calibration,
+        about=classifier.about.model_copy(update={"encoder": encoder}),
+        files=files,
+    )
 
 
 def _state(network: Network) -> dict[str, Tensor]:
@@ -214,20 +210,12 @@ def _check_replaceable(target: Path, overwrite: bool) -> None:
         raise FileExistsError(f"a model is saved to a folder; {target} is a file. Choose another name.")
     present = sorted(path.name for path in target.iterdir()) if target.exists() else []
     others = [name for name in present if name not in (*FILES, OWNED)]
-    if others or (present and not _is_model(target)):
+    if others or (present and not OwnedFolder(target, ()).is_ours):
         names = ", ".join(printable(name) for name in (others or present)[:5])
         lost = f"{target} holds files that are not a model of esupcon ({names}), which would be lost"
         raise FileExistsError(f"{lost}. Choose another folder.")
     if present and not overwrite:
         raise FileExistsError(f"{target} holds a model already. Choose another folder, or pass overwrite=True.")
-
-
-def _is_model(folder: Path) -> bool:
-    """Return whether we wrote this folder: it has our manifest, or a config with our seal."""
-    try:
-        return OwnedFolder(folder, ()).is_ours or "schema_version" in read_sealed_json(folder / CONFIG)
-    except (OSError, ValueError):
-        return False
 
 
 def _flush(folder: Path) -> None:

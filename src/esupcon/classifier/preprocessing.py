@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field, NonNegativeFloat, PositiveFloat, StringConstraints, model_validator
 from sklearn.utils import assert_all_finite, check_array
-from torch import Tensor, nn
+from torch import Tensor
 
 from esupcon.data import load_images, sources
 from esupcon.data.decode import SAMPLED_HEADERS, DecodeSpec, choose_side, image_dimensions, picture_pixels
@@ -103,9 +103,11 @@ class ImagePreprocessing(Record):
         images = torch.from_numpy(np.array(rows, order="C")).to(device)  # a copy: memory-mapped files may be read-only
         return (images * (1 / (255 * std))).sub_(mean / std)
 
-    def module(self) -> nn.Module:
-        """Return the steps of `tensor` as a module for exported graphs: uint8 (n, C, H, W) in."""
-        return _Affine(255 * torch.tensor(self.mean).view(-1, 1, 1), 255 * torch.tensor(self.std).view(-1, 1, 1))
+    @property
+    def centre_and_scale(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """What is subtracted from bytes, and what they are then divided by, as (C, 1, 1)."""
+        mean, std = (np.array(values, np.float32).reshape(-1, 1, 1) for values in (self.mean, self.std))
+        return 255 * mean, 255 * std
 
     @property
     def _expected(self) -> str:
@@ -178,12 +180,6 @@ class TablePreprocessing(Record):
         centre, scale = self.centre_and_scale
         return torch.from_numpy((rows - centre) / scale).to(device)
 
-    def module(self) -> nn.Module:
-        """Return the steps of `tensor` as a module for exported graphs: float32 (n, d) in."""
-        # In float64: in float32 a feature far from 0 would lose its digits.
-        centre, scale = self.centre_and_scale
-        return _Affine(torch.tensor(centre), torch.tensor(scale))
-
 
 Preprocessing = ImagePreprocessing | TablePreprocessing
 
@@ -244,21 +240,6 @@ def channels_first(X: Rows) -> Rows:
     """Return (n, H, W), (n, H, W, C) or (n, C, H, W) as (n, C, H, W); prefer (n, H, W, C) if both are possible."""
     last = X.ndim == 4 and X.shape[3] in (1, 3)
     return sources.channels_first(X, "NHWC" if last else "NCHW", "images")
-
-
-class _Affine(nn.Module):
-    """(x - centre) / scale, computed in the type of `centre`, returned in float32."""
-
-    centre: Tensor
-    scale: Tensor
-
-    def __init__(self, centre: Tensor, scale: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("centre", centre)
-        self.register_buffer("scale", scale)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ((x.to(self.centre.dtype) - self.centre) / self.scale).float()
 
 
 def _array(X: Any) -> Rows:
