@@ -63,7 +63,7 @@ def test_filters_along_a_side_of_one_pixel_have_one_row(sides: tuple[int, int], 
 
 def test_every_side_from_8_to_224_leaves_a_last_map_of_1_to_5_pixels() -> None:
     with torch.device("meta"):
-        for side in (*range(8, 50), *range(62, 69), *range(85, 225, 10), 181, 182, 224):
+        for side in (*range(8, 20), 31, 32, 33, 45, 46, *range(63, 67), 90, 91, 181, 182, 224):
             encoder = FastEncoder((3, side, side))
             last = encoder.groups(encoder.whitening(torch.empty(2, 3, side, side)))
             assert 1 <= last.shape[2] <= 5, side

@@ -31,7 +31,3 @@ def _tests_in(file: Path) -> set[str]:
 def test_every_file_holds_a_promise() -> None:
     here = {f"reliability/{file.name}" for file in Path(__file__).parent.glob("test_*.py")}
     assert here - {file for file, _ in NAMED} == {"reliability/test_promises.py"}
-
-
-def test_the_page_is_at_most_two_screens_of_rows() -> None:
-    assert len(PAGE.read_text(encoding="utf-8").splitlines()) <= 60
