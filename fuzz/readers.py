@@ -8,9 +8,7 @@ import json
 import math
 import os
 import shutil
-import tarfile
 import tempfile
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -29,7 +27,7 @@ from esupcon._io import OWNED, sealed, write_sealed_json
 from esupcon.data import DataOptions
 from esupcon.data.cache import cached
 from esupcon.data.decode import DecodeSpec, decode_images, image_dimensions
-from esupcon.data.named import extract, read_tiny_imagenet
+from esupcon.data.named import read_tiny_imagenet
 from esupcon.data.parquet import read_parquet
 from esupcon.data.sources import Source, read_csv, read_npz
 from esupcon.experiments.executors import Task
@@ -67,7 +65,6 @@ def data_readers() -> Iterator[tuple[str, Reader]]:
     yield "csv", Reader(_tables, in_file("t.csv", lambda file: read_csv(file, OPTIONS, quiet)))
     yield "parquet", Reader(_parquet_files, in_file("t.parquet", _read_parquet))
     yield "tiny-imagenet", Reader(_annotations, _read_tiny)
-    yield "archive", Reader(_archives, _read_archive)
     yield "cache-entry", Reader(_cache_entries, _read_cache_entry)
 
 
@@ -170,33 +167,6 @@ def _read_tiny(folder: Path, content: bytes) -> object:
     (folder / "val" / "val_annotations.txt").write_bytes(content)
     (folder / "words.txt").write_bytes(content)
     return read_tiny_imagenet(folder, OPTIONS, quiet)
-
-
-def _archives() -> list[bytes]:
-    found = []
-    for mode in ("w", "w:gz", "w:xz"):
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode=mode) as tar:
-            info = tarfile.TarInfo("top/file")
-            info.size = 5
-            tar.addfile(info, io.BytesIO(b"hello"))
-        found.append(buffer.getvalue())
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
-        bundle.writestr("top/file", "hello")
-    return [*found, buffer.getvalue()]
-
-
-def _read_archive(folder: Path, content: bytes) -> object:
-    home = folder / "home"
-    home.mkdir()
-    (folder / "archive").write_bytes(content)
-    try:
-        return extract(folder / "archive", home, "top", quiet)
-    finally:
-        outside = {path.name for path in folder.iterdir()} - {"home", "archive"}
-        if outside:
-            raise AssertionError(f"files outside of the target: {outside}")
 
 
 def _cache_entries() -> list[bytes]:

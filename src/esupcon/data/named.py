@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import http.client
 import io
 import pickle
 import re
-import stat
-import tarfile
+import shutil
 import tempfile
 import urllib.request
-import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -61,7 +58,7 @@ PUBLISHED = {
 NAMES = ("digits", *PUBLISHED)
 #: Height and width of the images if no image_size is given.
 DEFAULT_SIZES = {"tiny_imagenet": (32, 32), "caltech256": (64, 64)}
-_MOST_DOWNLOADED, _MOST_UNPACKED = 8 << 30, 32 << 30  # a server or an archive without end must not fill the disk
+_MOST_DOWNLOADED = 8 << 30  # bytes: a server without end must not fill the disk
 _md5 = partial(hashlib.md5, usedforsecurity=False)  # the checksum that the sets are published with
 
 # --- Locate, download, unpack ----------------------------------------------------------------------------------------
@@ -77,34 +74,31 @@ def find_published(name: str, options: DataOptions, log: Log) -> Path:
     one, root = PUBLISHED[name], data_root(options.data_dir)
     if root is None:
         raise ValueError(f"{name} needs a data folder: this user has no home. Pass data_dir, or set {DATA_VARIABLE}.")
-    homes = [root, *sorted(home for home in root.glob("*") if bare_name(home.name) == bare_name(name))]
-    for folder in (*(home / one.folder for home in homes), root):
-        if (folder.name == one.folder or one.proof != ".") and (folder / one.proof).exists():
+    for folder in (root / one.folder, root):
+        if folder.name == one.folder and (folder / one.proof).exists():
             return folder
-    archive = next((home / one.archive for home in homes if (home / one.archive).is_file()), root / one.archive)
-    if archive.is_file():
-        return extract(archive, archive.parent, one.folder, log)
-    reason = "downloads are switched off"
-    if options.download:
+    archive, reason = root / one.archive, ""
+    if not archive.is_file() and options.download:
         try:
             download(one.url, archive, one.md5, log)
         except (OSError, http.client.HTTPException) as error:
             reason = f"the download failed ({printable(error) or type(error).__name__})"
-        else:
-            return extract(archive, root, one.folder, log)
+    if archive.is_file():
+        return extract(archive, one.md5, root / one.folder, log)
     raise FileNotFoundError(
-        f"{name} is not in {root} (neither {one.folder}/ nor {one.archive}), and {reason}. "
+        f"{name} is not in {root} (neither {one.folder}/ nor {one.archive}), and "
+        f"{reason or 'downloads are switched off'}. "
         f"Fetch it yourself: curl -L -C - -o {archive} {one.url} (md5 {one.md5})."
     )
 
 
-def download(url: str, target: Path, md5: str, log: Log, *, timeout: float = 30.0) -> None:
+def download(url: str, target: Path, md5: str, log: Log) -> None:
     """Download `url` to a temporary file and rename it to `target` if its checksum is right; else raise an OSError."""
 
     def receive(file: BinaryIO) -> None:
         digest, received = _md5(), 0
         request = urllib.request.Request(url, headers={"User-Agent": "esupcon", "Accept-Encoding": "identity"})
-        with urllib.request.urlopen(request, timeout=timeout) as response:
+        with urllib.request.urlopen(request, timeout=30) as response:
             length = response.headers.get("Content-Length") or ""
             with progress_bar("downloading", int(length) if length.isdigit() else None, in_bytes=True) as advance:
                 while (block := response.read(1 << 18)) and received <= _MOST_DOWNLOADED:
@@ -123,66 +117,22 @@ def download(url: str, target: Path, md5: str, log: Log, *, timeout: float = 30.
             write_whole(target, receive)
 
 
-def extract(archive: Path, into: Path, folder: str, log: Log) -> Path:
-    """Unpack the top folder `folder` of an archive into `into`, in one step once it is complete."""
-    target = into / folder
+def extract(archive: Path, md5: str, target: Path, log: Log) -> Path:
+    """Unpack the folder `target.name` of a published archive, in one step once it is complete; refuse others."""
     waiting = partial(log, f"another process is unpacking {archive.name}; waiting for it")
-    with locked(into / f".{folder}.lock", waiting):
+    with locked(target.with_name(f".{target.name}.lock"), waiting):
         if target.is_dir():
             return target
         log(f"unpacking {archive} to {target}")
-        with tempfile.TemporaryDirectory(dir=into, prefix=f".{folder}.", ignore_cleanup_errors=True) as temporary:
-            _unpack(archive, Path(temporary))
-            if not (Path(temporary) / folder).is_dir():
-                raise ValueError(f"{archive} has no folder {folder!r}: it is not the official archive.")
-            try:
-                (Path(temporary) / folder).rename(target)
-            except OSError:
-                if not target.is_dir():  # otherwise another process was first, without locks
-                    raise
+        with archive.open("rb") as file:
+            found = hashlib.file_digest(file, _md5).hexdigest()
+        if found != md5:  # incomplete, or it may write anywhere
+            remedy = "Delete it and fetch it again, or unpack it yourself"
+            raise ValueError(f"{archive} is not the official archive: its md5 is {found}, expected {md5}. {remedy}.")
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as temporary:
+            shutil.unpack_archive(archive, temporary)
+            (Path(temporary) / target.name).rename(target)
     return target
-
-
-class _Refused(ValueError):  # noqa: N818 - an archive holds what no data set has
-    pass
-
-
-def _unpack(archive: Path, into: Path) -> None:
-    """Unpack plain files and folders, none of them outside of `into`, up to a limit of bytes."""
-    total = 0
-
-    def check(name: str, size: int, plain: bool) -> None:
-        nonlocal total
-        total += size + 4096  # an empty file takes space too
-        if name.startswith("/") or "\\" in name or ".." in name.split("/"):
-            raise _Refused(f"{archive} holds {name!r}, which leads out of the folder: refused.")
-        if not plain:
-            raise _Refused(f"{archive} holds {name!r}, a link or device: refused.")
-        if total > _MOST_UNPACKED:
-            raise _Refused(f"{archive} unpacks to more than {_MOST_UNPACKED >> 30} GB: refused.")
-
-    def checked(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        check(member.name, member.size, member.isfile() or member.isdir())
-        member.mode = None  # type: ignore[assignment]  # as tarfile documents it: the user's own permissions
-        return tarfile.data_filter(member, path)
-
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as bundle:
-                for info in bundle.infolist():
-                    kind = stat.S_IFMT(info.external_attr >> 16)
-                    check(info.filename, info.file_size, kind in (0, stat.S_IFREG, stat.S_IFDIR))
-                    bundle.extract(info, into)
-        else:
-            with tarfile.open(archive) as tar:
-                tar.extractall(into, filter=checked)
-    except _Refused:
-        raise
-    except Exception as error:  # damaged archives make parsers raise nearly anything
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-            raise OSError(f"{archive} cannot be unpacked in {into.parent}: {error.strerror}.") from error
-        reason = printable(error) or type(error).__name__
-        raise ValueError(f"{archive} is damaged or incomplete ({reason}). Delete it and fetch it again.") from error
 
 
 # --- Read ------------------------------------------------------------------------------------------------------------
