@@ -1,8 +1,8 @@
 """Read Parquet files with encoded images and labels, as Hugging Face `datasets` publishes them, through pyarrow.
 
 A source is one file, or a folder of files whose names begin with their part (train-00000-of-00001.parquet). What a
-file claims is checked before memory is allocated for it: its rows and bytes, and the length of a label. Many rows can
-share one large value, which the file stores once: so images are read one by one, and text a few rows at a time.
+file claims is checked before memory is allocated for it. Many rows can share one large value, which the file stores
+once: so images and text are read one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esupcon._console import Log, printable
-from esupcon._io import check_memory, memory_budget
+from esupcon._io import check_memory
 from esupcon.data import DataOptions
 from esupcon.data.decode import Encoded
 from esupcon.data.sources import LONGEST_LABEL, TEST_NAMES, TRAIN_NAMES, ImageFiles, Source, encode_labels, stamp_of
@@ -44,21 +44,18 @@ def read_parquet(source: Path, options: DataOptions, log: Log) -> Source:
     if train is None:
         raise ValueError(f"{source} has no training part; it has {', '.join(parts)}.")
     image, label, names = _choose_columns(parts[train][0], options)
-    y_train = _read_labels(parts[train], label)
-    test, y_test = None, None
-    for name in (name for name in TEST_NAMES if name in parts):
-        y_test = _read_labels(parts[name], label)
-        if y_test.dtype.kind != "i" or (y_test >= 0).any():  # `datasets` marks missing labels by -1
-            test = name
-            break
-        y_test = None
-    for name in set(parts) - {train, test}:
-        log(f"skipped the part {name!r} of {source}{' without labels' if test is None else ''}")
-    labels, classes = encode_labels(y_train, y_test, names, source)
-    images = ParquetImages(parts[train] + (parts[test] if test else []), image)
+    read = {name: _read_labels(parts[name], label) for name in (train, *TEST_NAMES) if name in parts}
+    # `datasets` marks missing labels by -1.
+    labelled = [name for name, y in read.items() if name != train and (y.dtype.kind != "i" or (y >= 0).any())]
+    used = [train, *labelled[:1]]
+    for name in set(parts) - set(used):
+        log(f"skipped the part {name!r} of {source}{'' if labelled else ' without labels'}")
+    n_train, y_test = (len(read[train]), read[labelled[0]]) if labelled else (None, None)
+    labels, classes = encode_labels(read[train], y_test, names, source)
+    images = ParquetImages([file for name in used for file in parts[name]], image)
     if len(images) != len(labels):
         raise ValueError(f"{source} has {len(images):,} images and {len(labels):,} labels. Save it again.")
-    return Source(images, labels, classes, len(y_train) if test else None)
+    return Source(images, labels, classes, n_train)
 
 
 class ParquetImages(ImageFiles):
@@ -93,8 +90,7 @@ class ParquetImages(ImageFiles):
         return [self._column, [(str(file.absolute()), *stamp_of(str(file))) for file in self._files]]
 
     def _images_of(self, file: Path) -> Iterator[Encoded]:
-        for array in _column_batches(file, self._column, 1):
-            value = array[0].as_py()
+        for value in _values(file, self._column):
             content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
             if content is None and isinstance(path, str) and path:
                 yield str(file.parent / path)
@@ -104,8 +100,7 @@ class ParquetImages(ImageFiles):
 
 def _pyarrow() -> Any:
     try:
-        import pyarrow.compute  # noqa: PLC0415 - an extra, and slow to import
-        import pyarrow.parquet  # noqa: PLC0415
+        import pyarrow.parquet  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
         remedy = "pip install 'esupcon[parquet]'"
         raise ModuleNotFoundError(f"Parquet files are read by pyarrow, which is not installed: {remedy}.") from None
@@ -120,29 +115,24 @@ def _open(file: Path) -> Iterator[Any]:
         with pa.parquet.ParquetFile(file) as table:
             if table.metadata.num_rows > file.stat().st_size:
                 raise ValueError(f"{file} has more rows than bytes: it holds no images.")
-            check_memory(4 * _largest_group(table), f"{file}, with its largest group of rows,")
+            # The metadata of single columns would be more exact, but pyarrow 26 aborts the process if they are damaged.
+            groups = (table.metadata.row_group(i) for i in range(table.metadata.num_row_groups))
+            largest = max((int(group.total_byte_size) for group in groups), default=0)
+            check_memory(4 * largest, f"{file}, with its largest group of rows,")
             yield table
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(f"{file} cannot be read: {' '.join(str(error).split())}.") from None
 
 
-def _largest_group(table: Any) -> int:
-    # The metadata of single columns would be more exact, but pyarrow 26 aborts the process if they are damaged.
-    groups = range(table.metadata.num_row_groups)
-    return max((int(table.metadata.row_group(i).total_byte_size) for i in groups), default=0)
-
-
-def _column_batches(file: Path, column: str, n_rows: int | None = None) -> Iterator[Any]:
-    """Return the arrays of a column, `n_rows` at a time; by default as many as surely need little memory."""
+def _values(file: Path, column: str) -> Iterator[Any]:
+    """Return the values of a column, holding one image or text in memory at a time."""
     pa = _pyarrow()
     with _open(file) as table:
         if column not in table.schema_arrow.names:
             raise ValueError(f"{file} has no column {column!r}, unlike the other files.")
-        if n_rows is None:  # text may be as long as its group
-            most = memory_budget() // 256 // max(1, _largest_group(table))
-            n_rows = 4096 if pa.types.is_primitive(table.schema_arrow.field(column).type) else max(1, min(4096, most))
+        n_rows = 4096 if pa.types.is_primitive(table.schema_arrow.field(column).type) else 1
         for batch in table.iter_batches(batch_size=n_rows, columns=[column]):
-            yield batch.column(batch.schema.get_field_index(column))
+            yield from batch.column(batch.schema.get_field_index(column)).to_pylist()
 
 
 def _choose_columns(file: Path, options: DataOptions) -> tuple[str, str, list[str] | None]:
@@ -150,27 +140,26 @@ def _choose_columns(file: Path, options: DataOptions) -> tuple[str, str, list[st
     pa = _pyarrow()
     with _open(file) as table:
         schema = table.schema_arrow
-    columns = list(schema.names)
     try:
         stored = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        features = {name: one for name, one in stored.items() if name in columns and isinstance(one, dict)}
+        features = {name: one for name, one in stored.items() if name in schema.names and isinstance(one, dict)}
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         features = {}
 
-    def choose(what: str, wanted: str | None, feature: str, otherwise: list[str], usual: tuple[str, ...]) -> str:
-        candidates = [name for name, one in features.items() if one.get("_type") == feature] or otherwise
+    def choose(what: str, wanted: str | None, candidates: list[str], usual: tuple[str, ...]) -> str:
         named = [name for one in usual for name in candidates if name.casefold() == one]
         chosen = wanted or next(iter(candidates if len(candidates) == 1 else named), None)
-        if chosen is None or chosen not in columns:
-            listed = ", ".join(repr(printable(name)) for name in columns)
+        if chosen is None or chosen not in schema.names:
+            listed = ", ".join(repr(printable(name)) for name in schema.names)
             missing = "" if wanted is None else f" and not {wanted!r}"
             raise ValueError(f"{file} has the columns {listed}{missing}: which holds the {what}s? Pass {what}_column.")
         return chosen
 
     structs = [one.name for one in schema if pa.types.is_struct(one.type) and one.type.get_field_index("bytes") >= 0]
     images = structs + [one.name for one in schema if one.type in (pa.binary(), pa.large_binary())]
-    image = choose("image", options.image_column, "Image", images, _IMAGE_NAMES)
-    label = choose("label", options.label_column, "ClassLabel", columns, _LABEL_NAMES)
+    image = choose("image", options.image_column, images, _IMAGE_NAMES)
+    classed = [name for name, one in features.items() if one.get("_type") == "ClassLabel"]
+    label = choose("label", options.label_column, classed or list(schema.names), _LABEL_NAMES)
     names = features.get(label, {}).get("names")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise ValueError(f"{file} has {names!r:.100} as the names of its classes; expected a list of texts.")
@@ -178,20 +167,15 @@ def _choose_columns(file: Path, options: DataOptions) -> tuple[str, str, list[st
 
 
 def _read_labels(files: list[Path], column: str) -> NDArray[Any]:
-    """Return the labels as an array, after a check that their text is short."""
-    pa = _pyarrow()
-    values: list[Any] = []
+    values: list[int | float | str] = []
     for file in files:
-        for array in _column_batches(file, column):
-            kind, texts = array.type, array.dictionary if pa.types.is_dictionary(array.type) else array
-            number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-            text = texts.type in (pa.string(), pa.large_string())
-            where = f"{file}: the column {column!r}"
-            if array.null_count or not (number or text):
-                what = "rows without a label" if array.null_count else str(kind)
-                raise ValueError(f"{where} holds {what}; labels are whole numbers or text.")
-            if text and (pa.compute.max(pa.compute.binary_length(texts)).as_py() or 0) > LONGEST_LABEL:
+        where = f"{file}: the column {column!r}"
+        for value in _values(file, column):
+            if not isinstance(value, int | float | str):
+                what = "rows without a label" if value is None else f"values of type {type(value).__name__}"
+                raise ValueError(f"{where} holds {what}; labels are whole numbers or text.")  # noqa: TRY004
+            if isinstance(value, str) and len(value) > LONGEST_LABEL:
                 remedy = "Use shorter class names, or pass label_column"
-                raise ValueError(f"{where} has labels of more than {LONGEST_LABEL:,} bytes. {remedy}.")
-            values += array.to_pylist()
+                raise ValueError(f"{where} has labels of more than {LONGEST_LABEL:,} characters. {remedy}.")
+            values.append(value)
     return np.array(values) if values else np.empty(0, np.int64)
