@@ -171,7 +171,7 @@ WHOLE = {
 }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kind=st.sampled_from(sorted(WHOLE)), data=st.data())
 def test_damaged_file_gives_an_image_or_a_reason(kind, data):
     """Nothing else comes out of it: no exception, no warning."""
@@ -297,9 +297,3 @@ def test_load_images_returns_batches_in_order_as_load_decodes(tmp_path):
     assert (first.skipped, second.skipped) == ([], [(str(tmp_path / "absent.png"), "no such file, or a broken link")])
     (nothing,) = load_images([tmp_path / "absent.png"], 8)
     assert (nothing.paths, nothing.images.shape) == ([], (0, 3, 8, 8))
-
-
-@pytest.mark.parametrize(("size", "options"), [(0, {}), (8, {"batch_size": 0}), (8, {"channels": 2}), ((4, 0), {})])
-def test_load_images_refuses_mistakes(size, options):
-    with pytest.raises(ValueError, match="load_images needs"):
-        next(load_images(["x"], size, **options))

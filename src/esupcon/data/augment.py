@@ -75,12 +75,11 @@ def _check_batch(batch: Tensor, augmentation: Augmentation) -> None:
 
 def _per_channel(name: str, given: Numbers, batch: Tensor) -> Tensor:
     """Return the mean or std of each channel of the batch, on the CPU."""
-    channels, dtype = batch.shape[1], torch.promote_types(batch.dtype, torch.float32)
+    dtype = torch.promote_types(batch.dtype, torch.float32)
     values = torch.as_tensor(given, dtype=dtype, device="cpu").flatten()
-    if len(values) not in (1, channels) or not torch.isfinite(values).all() or (name == "std" and (values <= 0).any()):
-        expected = f"one finite number{' above 0' * (name == 'std')}, or one for each of {channels} channels"
-        raise ValueError(f"{name} must be {expected}; got {values.tolist()}.")
-    return values.expand(channels)
+    if len(values) not in (1, batch.shape[1]):
+        raise ValueError(f"{name} must be one number, or one for each of {batch.shape[1]} channels; got {given}.")
+    return values.expand(batch.shape[1])
 
 
 def _image_views(

@@ -25,22 +25,22 @@ def low_sample(labels: ArrayLike, n_train: int, rng: np.random.Generator) -> Ind
 
     With equal class sizes and one generator state, a smaller sample is part of a larger one.
     """
-    truth = _checked(labels, n_train=n_train)
-    if n_train > len(truth):
-        raise ValueError(f"n_train is {n_train}, and there are {len(truth)} samples. Pass a smaller n_train.")
+    truth = np.asarray(labels)
+    if not 1 <= n_train <= len(truth):
+        raise ValueError(f"n_train is {n_train}, and there are {len(truth)} samples. Pass a number from 1 to that.")
     classes, counts = np.unique(truth, return_counts=True)
     quotas = _quotas(counts.tolist(), int(n_train), rng.permutation(len(classes)))
     chosen = [rng.permutation(np.flatnonzero(truth == k))[:q] for k, q in zip(classes, quotas, strict=True)]
     return np.sort(np.concatenate(chosen)).astype(np.int64)
 
 
-def imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator) -> Indices:
-    """Return ascending indices that make half of the classes rare: each keeps this share of its samples, or one."""
-    return _imbalance(labels, imbalance_rate, rng)[0]
+def imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator) -> tuple[Indices, Labels]:
+    """Make half of the classes rare: each keeps this share of its samples, or one.
 
-
-def _imbalance(labels: ArrayLike, imbalance_rate: float, rng: np.random.Generator) -> tuple[Indices, Labels]:
-    truth = _checked(labels, imbalance_rate=imbalance_rate)
+    Return the ascending indices of what is left, and the rare classes.
+    """
+    truth = np.asarray(labels)
+    _check_rate("imbalance_rate", imbalance_rate)
     classes = _at_least_two_classes(truth)
     scarce = np.sort(rng.choice(classes, size=len(classes) // 2, replace=False))
     keep = np.ones(len(truth), dtype=bool)
@@ -57,7 +57,10 @@ def label_noise(labels: ArrayLike, noise_rate: float, rng: np.random.Generator, 
     - ``symmetric``: each chosen label becomes one of the other classes, uniformly.
     - ``pair``: each chosen label becomes the next class in ascending order, the last one the first.
     """
-    truth = _checked(labels, noise_rate=noise_rate, noise_kind=kind)
+    truth = np.asarray(labels)
+    _check_rate("noise_rate", noise_rate)
+    if kind not in get_args(NoiseKind):
+        raise ValueError(f"noise_kind must be one of {', '.join(get_args(NoiseKind))}; got {kind!r}.")
     n_wrong = round(float(noise_rate) * len(truth))
     noisy = truth.copy()
     if n_wrong == 0:
@@ -96,16 +99,16 @@ class Scenario:
     noise_kind: NoiseKind = "shuffle"
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        _check_settings(**{name: value for name, value in asdict(self).items() if value is not None})
-
     def apply(self, labels: ArrayLike) -> ScenarioResult:
         """Apply the scenario to labels. The record holds everything that was drawn except the indices."""
-        truth = _checked(labels)
+        truth = np.asarray(labels)
+        if truth.ndim != 1 or not len(truth) or truth.dtype.kind not in "iu":
+            got = f"{truth.dtype} of shape {truth.shape}"
+            raise ValueError(f"labels must be a one-dimensional array of integers, not empty; got {got}.")
         draw_rare, draw_sample, draw_noise = (np.random.default_rng([self.seed, i]) for i in range(3))
         indices, scarce = np.arange(len(truth), dtype=np.int64), None
         if self.imbalance_rate is not None:
-            indices, scarce = _imbalance(truth, self.imbalance_rate, draw_rare)
+            indices, scarce = imbalance(truth, self.imbalance_rate, draw_rare)
         if self.n_train is not None:
             indices = indices[low_sample(truth[indices], self.n_train, draw_sample)]
         noisy = kept = truth[indices]
@@ -113,7 +116,7 @@ class Scenario:
             noisy = label_noise(kept, self.noise_rate, draw_noise, self.noise_kind)
         n_wrong = int((noisy != kept).sum())
         record = {
-            "settings": {name: v.item() if isinstance(v, np.generic) else v for name, v in asdict(self).items()},
+            "settings": asdict(self),
             "n_before": len(truth),
             "n_after": len(indices),
             "class_counts_before": _class_counts(truth),
@@ -220,26 +223,6 @@ def _at_least_two_classes(labels: Labels) -> Labels:
     return classes
 
 
-def _checked(labels: ArrayLike, **settings: Any) -> Labels:
-    """Return the labels as an array, after a check of all arguments."""
-    values = np.asarray(labels)
-    if values.ndim != 1 or not len(values) or not np.issubdtype(values.dtype, np.integer):
-        got = f"{values.dtype} of shape {values.shape}"
-        raise ValueError(f"labels must be a one-dimensional array of integers, not empty; got {got}.")
-    _check_settings(**settings)
-    return values
-
-
-def _check_settings(**settings: Any) -> None:
-    """Raise a ValueError for the first setting that is out of its range."""
-    for name, value in settings.items():
-        if name == "noise_kind":
-            valid, expected = value in get_args(NoiseKind), f"one of {', '.join(get_args(NoiseKind))}"
-        elif name.endswith("_rate"):
-            valid, expected = isinstance(value, int | float | np.number) and 0 <= float(value) <= 1, "from 0 to 1"
-        else:
-            least = 0 if name == "seed" else 1
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-            valid, expected = whole and value >= least, f"a whole number, {least} or more"
-        if not valid:
-            raise ValueError(f"{name} must be {expected}; got {value!r}.")
+def _check_rate(name: str, rate: float) -> None:
+    if not 0 <= rate <= 1:
+        raise ValueError(f"{name} must be from 0 to 1; got {rate!r}.")

@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -156,11 +155,8 @@ def _checked_labels(labels: NDArray[Any], source: object) -> NDArray[Any]:
         raise ValueError(f"{source}: labels must be whole numbers or text; got dtype {labels.dtype}.")
     with np.errstate(invalid="ignore"):
         whole = labels.astype(np.int64)
-    wrong = whole != labels
-    if labels.dtype.kind == "f":
-        wrong |= np.abs(labels) >= 2.0**53  # beyond, two whole numbers may be one float
-    if wrong.any():
-        raise ValueError(f"{source}: labels must be whole numbers or text; got {labels[wrong][0]}.")
+    if (whole != labels).any():
+        raise ValueError(f"{source}: labels must be whole numbers or text; got {labels[whole != labels][0]}.")
     return whole
 
 
@@ -188,7 +184,7 @@ def read_csv(file: Path, options: DataOptions, log: Log) -> Source:
         columns = f"{file} has the columns {', '.join(map(repr, header))}: which are path and label?"
         raise ValueError(f"{columns} Name them in its first line, or pass image_column and label_column.")
     skipped: list[Skipped] = []
-    lines: dict[str, tuple[str, str]] = {}  # label and part of each path
+    found: dict[str, list[tuple[str, str]]] = {"train": [], "test": [], "val": []}  # path and label
     for number, row in rows:
         where = f"{file}, line {number}"
         cells = [cell.strip() for cell in row] + [""] * len(head)
@@ -199,21 +195,16 @@ def read_csv(file: Path, options: DataOptions, log: Log) -> Source:
         word = "train" if split_at is None else cells[split_at].casefold()
         if word not in _PARTS:
             raise ValueError(f"{where}: the split is {word!r}; expected train, test or val.")
-        new = (label, _PARTS[word])
-        old = lines.setdefault(os.path.normpath(file.parent / path), new)
-        if old != new:
-            both = f"{new[0]!r} ({new[1]}), and {old[0]!r} ({old[1]}) in an earlier line"
-            raise ValueError(f"{where}: {printable(path)} is {both}. Keep one.")
-    parts = Counter(part for _, part in lines.values())
-    if not parts["train"]:
+        found[_PARTS[word]].append((str(file.parent / path), label))
+    if not found["train"]:
         raise ValueError(f"{file} names no training images. Expected lines of path,label.")
-    if parts["test"] and parts["val"]:
-        log(f"skipped {count(parts['val'], 'validation image')} of {file}: train and test are used")
-    test_part = "test" if parts["test"] else "val"
-    train, test = ([path for path, line in lines.items() if line[1] == part] for part in ("train", test_part))
-    y_train, y_test = (np.array([lines[path][0] for path in part], str) for part in (train, test))
-    labels, classes = encode_labels(y_train, y_test if test else None, None, file)
-    return Source(ImageFiles(train + test), labels, classes, len(train) if test else None, skipped)
+    if found["test"] and found["val"]:
+        log(f"skipped {count(len(found['val']), 'validation image')} of {file}: train and test are used")
+    parts = [part for part in (found["train"], found["test"] or found["val"]) if part]
+    y_train, *y_test = (np.array([label for _, label in part], str) for part in parts)
+    labels, classes = encode_labels(y_train, y_test[0] if y_test else None, None, file)
+    images = ImageFiles([path for part in parts for path, _ in part])
+    return Source(images, labels, classes, len(y_train) if y_test else None, skipped)
 
 
 def _csv_rows(file: Path) -> list[tuple[int, list[str]]]:
@@ -304,13 +295,5 @@ def _as_uint8(parts: list[NDArray[Any]], file: Path, log: Log) -> NDArray[np.uin
     unit = ("f" in kinds and high <= 1) or kinds == {"b"}
     if "f" in kinds:
         log(f"{file} holds floats from {low:.4g} to {high:.4g}, read as 0 to {1 if unit else 255}")
-    shape = (sum(map(len, parts)), *parts[0].shape[1:])
-    check_memory(2 * int(np.prod(shape)), f"{file} as uint8 beside the arrays it holds")
-    images = np.empty(shape, np.uint8)
-    start = 0
-    for part in parts:
-        for first in range(0, len(part), 1024):
-            block = part[first : first + 1024]
-            images[start : start + len(block)] = np.rint(block * np.float32(255)) if unit else np.rint(block)
-            start += len(block)
-    return images
+    check_memory(sum(part.nbytes for part in parts), f"{file}, scaled beside the arrays it holds,")
+    return np.concatenate([np.rint(part * np.float32(255) if unit else part).astype(np.uint8) for part in parts])
