@@ -190,19 +190,6 @@ def test_report_shows_test_and_held_out_images_by_file_name_and_the_model_folder
     assert "data:image/jpeg" not in (out / "report.html").read_text()
 
 
-def test_report_shows_pairs_of_near_copies(esupcon, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (40, 4, 4), dtype=np.uint8).repeat(8, 1).repeat(8, 2)
-    x_test = x[:10].copy()
-    x_test[:3, 0, 0] ^= 1  # nearly equal
-    x_test[3:] = rng.integers(0, 256, (7, 4, 4), dtype=np.uint8).repeat(8, 1).repeat(8, 2)
-    y = np.arange(40) % 2
-    np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x_test, y_test=y[:10])
-    assert esupcon("train", tmp_path / "d.npz", "--out", tmp_path / "o", *QUICK).code == 0
-    page = (tmp_path / "o" / "report.html").read_text()
-    assert "Copies in the test part" in page
-
-
 def test_a_report_that_cannot_be_written_loses_nothing(
     esupcon, corners: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

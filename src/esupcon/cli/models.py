@@ -39,7 +39,7 @@ from esupcon.spec import RunSpec, TrainSpec
 
 if TYPE_CHECKING:
     from esupcon.classifier import Prediction
-    from esupcon.report.run import Images, Picture
+    from esupcon.report.run import Images
     from esupcon.training import Result
 
 _SETTINGS, _SCENARIO, _RUN, _READING = "Training settings", "Harder settings", "Run", "Reading data"
@@ -186,39 +186,31 @@ def _write_report(run: RunSpec, result: Result, *, thumbnails: bool) -> Path | N
     if find_spec("plotly") is None:
         note("report.html will have no plots. For plots: pip install 'esupcon[report]'")
     try:
-        images, copies = _thumbnails(run, result) if thumbnails else ({}, [])
-        return run_report(result.folder, images, copies=copies)
+        return run_report(result.folder, _thumbnails(run, result) if thumbnails else None)
     except Exception as error:  # whatever it is, the result is complete without a report
         complain(f"report.html was not written ({type(error).__name__}: {error}). The result is not affected.")
         return None
 
 
-def _thumbnails(run: RunSpec, result: Result) -> tuple[dict[Any, Images], list[tuple[Picture, Picture]]]:
-    """Return the images of the test and the held-out part, and training images with their copies in the test part."""
+def _thumbnails(run: RunSpec, result: Result) -> dict[Any, Images]:
+    """Return the images of the test and the held-out part."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from esupcon.data.dataset import take_rows  # noqa: PLC0415
     from esupcon.data.scenarios import Scenario, prepare  # noqa: PLC0415
-    from esupcon.report import Images, picture  # noqa: PLC0415
+    from esupcon.report import Images  # noqa: PLC0415
     from esupcon.training.pipeline import load_for  # noqa: PLC0415
 
     dataset = load_for(run, lambda line: None)
     parts = prepare(dataset, Scenario(**run.scenario), result.preparation.validation_fraction, run.train.seed)
-    files, test_files, classes = dataset.train_files, dataset.test_files, dataset.classes
+    files = dataset.train_files
     held = parts.held
     if not len(held):  # cross-fitting has predicted all but the only sample of a class
         held = parts.fit[np.bincount(parts.y_fit)[parts.y_fit] > 1]
-    images = {
-        "test": Images(dataset.x_test, test_files),
+    return {
+        "test": Images(dataset.x_test, dataset.test_files),
         "held_out": Images(take_rows(dataset.x_train, held), [files[i] for i in held] if files else ()),
     }
-    copies = []
-    for i, j in (pair for finding in result.findings for pair in finding.pairs):
-        row = int(parts.fit[j])
-        names = (Path(files[row]).name, Path(test_files[i]).name) if files else (f"image {row:,}", f"image {i:,}")
-        ours = picture(dataset.x_train[row], "training", classes[dataset.y_train[row]], names[0])
-        copies.append((ours, picture(dataset.x_test[i], "test", classes[dataset.y_test[i]], names[1])))
-    return images, copies
 
 
 def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
