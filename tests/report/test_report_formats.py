@@ -201,7 +201,7 @@ def test_no_format_needs_torch(whole_store: Path, tmp_path: Path) -> None:
         "import sys\n"
         "class Refuse:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('torch', 'sklearn', 'matplotlib'):\n"
+        "        if name.split('.')[0] in ('torch', 'matplotlib'):\n"
         "            raise ImportError(f'{name} must not be needed')\n"
         "sys.meta_path.insert(0, Refuse())\n"
         "from pathlib import Path\n"

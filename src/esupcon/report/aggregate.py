@@ -21,7 +21,6 @@ from esupcon._console import count
 from esupcon.experiments.plan import Plan, Row
 from esupcon.experiments.store import StoredRun
 from esupcon.report.format import dataset_title, method_order, method_title
-from esupcon.spec import RunSpec
 
 # Tables of the paper in its order; others follow in the order in which they were planned.
 _ORDER = ("full", "low_sample", "imbalanced", "noisy", "calibration", "complexity", "sensitivity")
@@ -227,7 +226,7 @@ def result_tables(plans: Iterable[Plan], runs: Mapping[str, StoredRun]) -> list[
 def _columns(plans: Sequence[Plan]) -> tuple[list[Column], list[str]]:
     """Unite the plans of one table: columns of one data set side by side, and in each cell the newest settings.
 
-    A mean over runs with different settings would mean nothing, so older settings are left out and a note lists them.
+    A mean over runs with different settings would mean nothing, so older settings are left out and a note counts them.
     """
     cells: dict[tuple[str, str], dict[str, dict[str, dict[int, Row]]]] = {}  # column -> method -> settings -> seed
     for plan in sorted(plans, key=lambda one: -len({(row.dataset, row.setting) for row in one.rows})):
@@ -235,7 +234,8 @@ def _columns(plans: Sequence[Plan]) -> tuple[list[Column], list[str]]:
             cells.setdefault((row.dataset, row.setting), {})
     for row in (row for plan in plans for row in plan.rows):
         variants = cells[row.dataset, row.setting].setdefault(row.method, {})
-        settings = _without_seed(row).key
+        train = row.spec.train.model_copy(update={"seed": 0})
+        settings = row.spec.model_copy(update={"train": train}).key
         variants[settings] = {**variants.pop(settings, {}), row.seed: row}  # the newest settings come last
     columns, notes = [], []
     datasets = list(dict.fromkeys(dataset for dataset, _ in cells))
@@ -245,17 +245,11 @@ def _columns(plans: Sequence[Plan]) -> tuple[list[Column], list[str]]:
             *older, newest = variants.values()
             rows[method] = [newest[seed] for seed in sorted(newest)]
             if older:
-                now, before = (_without_seed(next(iter(seeds.values()))) for seeds in (newest, older[-1]))
-                notes.append(
-                    f"{method_title(method)} on {dataset_title(dataset)}, {setting}: {now.difference(before)}. "
-                    f"{count(sum(map(len, older)), 'run')} with other settings than the newest are not shown."
-                )
+                where = f"{method_title(method)} on {dataset_title(dataset)}, {setting}"
+                n = count(sum(map(len, older)), "run")
+                notes.append(f"{where}: {n} with other settings than the newest are not shown.")
         columns.append(Column(dataset, setting, next(iter(rows.values()))[0].reduced, rows))
     return columns, notes
-
-
-def _without_seed(row: Row) -> RunSpec:
-    return row.spec.model_copy(update={"train": row.spec.train.model_copy(update={"seed": 0})})
 
 
 def _panel(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,20 @@ from esupcon.experiments.store import StoredRun, read_contents
 from esupcon.probability import CalibrationFigures, Predictions
 from esupcon.report.aggregate import ResultTable, result_tables
 from esupcon.report.format import dataset_title, listed, method_order, method_title
-from esupcon.report.projection import Embedding, sample
 from esupcon.training.result import EMBEDDING_FILE, PREDICTIONS_FILE
 
 MOST_COLUMNS = 12  # settings of which single runs are drawn
 File = TypeVar("File")
-Confusion = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]  # true and predicted class of each test sample
+Array = NDArray[np.floating[Any]]
+Labels = NDArray[np.integer[Any]]
+
+
+class Embedding(NamedTuple):
+    """Unit vectors (n, d) of samples with their labels, and the prototypes (n_classes, d) or none (0, d)."""
+
+    z: Array
+    labels: Labels
+    prototypes: Array
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class DrawnRun:
 
     history: Sequence[Mapping[str, Any]]
     calibration: CalibrationFigures | None
-    confusion: Confusion | None
+    confusion: tuple[Labels, Labels] | None  # true and predicted class of each test sample
     embedding: Embedding | None
 
 
@@ -53,7 +61,6 @@ class Content:
     runs: Mapping[str, StoredRun]  # of the tables shown
     tables: Sequence[ResultTable]
     drawn: Sequence[DrawnColumn]
-    n_not_drawn: int
     findings: Sequence[tuple[Finding, Sequence[str]]]  # the most severe finding of each code, and the runs that have it
     unfinished: Sequence[tuple[str, str]]  # run, and why it is missing
     problems: Sequence[str]  # a line for each run, plan or file that cannot be read
@@ -76,12 +83,12 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
     Damaged runs, plans and files are left out and named in `problems`. So are runs that no plan names.
     """
     found = read_contents(store)
-    names = [{plan.table, f"{plan.table}-{plan.profile}"} for plan in found.plans]
-    if unknown := [name for name in tables if not any(name in both for both in names)]:
+    plans = [plan for plan in found.plans if not tables or {plan.table, f"{plan.table}-{plan.profile}"} & set(tables)]
+    known = {name for plan in plans for name in (plan.table, f"{plan.table}-{plan.profile}")}
+    if unknown := [name for name in tables if name not in known]:
         there = listed(list(dict.fromkeys(plan.table for plan in found.plans)), 20) or "no table"
         raise ValueError(f"{store} has no table {listed(unknown)}. It has {there}.")
-    chosen = [plan for plan, both in zip(found.plans, names, strict=True) if not tables or both & set(tables)]
-    results = result_tables(chosen, found.runs)
+    results = result_tables(plans, found.runs)
     planned = {
         key: printable(f"{method_title(row.method)} on {dataset_title(row.dataset)}, {row.setting}, seed {row.seed}")
         for table in results
@@ -91,7 +98,7 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
     problems = list(found.problems)
     if unplanned := found.runs.keys() - {row.key for plan in found.plans for row in plan.rows}:
         problems.append(f"{count(len(unplanned), 'run')} in the store that no plan names: {listed(sorted(unplanned))}.")
-    drawn, n_not_drawn = _drawn_columns(results, runs, problems)
+    drawn = [_drawn_column(*place, runs, problems) for place in _drawn_places(results, runs)]
     reasons = {key: f"failed: {error}" for key, error in found.failures.items()}
     for key in planned.keys() - runs.keys():
         reasons.update((key, f"damaged: {line}") for line in found.problems if key in line)
@@ -102,7 +109,6 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
         runs=runs,
         tables=results,
         drawn=drawn,
-        n_not_drawn=n_not_drawn,
         findings=_grouped_findings(runs, planned),
         unfinished=[
             (name, printable(reasons.get(key, "not run yet"))) for key, name in planned.items() if key not in runs
@@ -114,16 +120,19 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
 
 
 def _grouped_findings(runs: Mapping[str, StoredRun], names: Mapping[str, str]) -> list[tuple[Finding, list[str]]]:
-    """Group findings by code: most severe first, then most frequent."""
-    groups: dict[str, list[tuple[Finding, str]]] = {}
+    """Group findings by code, each with its most severe one: most severe first, then most frequent."""
+    worst: dict[str, Finding] = {}
+    where: dict[str, dict[str, None]] = {}
     for key, run in runs.items():
-        for finding in run.result.findings:
-            groups.setdefault(finding.code, []).append((finding, names[key]))
-    found = []
-    for code in sorted(groups):
-        worst = max((finding for finding, _ in groups[code]), key=lambda one: SEVERITIES.index(one.severity))
-        found.append((worst, list(dict.fromkeys(name for _, name in groups[code]))))
-    return sorted(found, key=lambda one: (-SEVERITIES.index(one[0].severity), -len(one[1])))
+        for one in run.result.findings:
+            where.setdefault(one.code, {})[names[key]] = None
+            worst[one.code] = max(worst.get(one.code, one), one, key=_severity)
+    found = [(worst[code], list(where[code])) for code in sorted(worst)]
+    return sorted(found, key=lambda one: (-_severity(one[0]), -len(one[1])))
+
+
+def _severity(finding: Finding) -> int:
+    return SEVERITIES.index(finding.severity)
 
 
 def _provenance(runs: Collection[StoredRun]) -> list[tuple[str, str]]:
@@ -132,25 +141,21 @@ def _provenance(runs: Collection[StoredRun]) -> list[tuple[str, str]]:
     finished = sorted(one.finished for one in records if one.finished)
     facts = [("time of all runs", duration(sum(one.seconds for one in records)))]
     facts += [("finished", f"first run {finished[0]}, last run {finished[-1]}")] if finished else []
-    values = {"commit": [one.commit or "unknown (installed, not a checkout)" for one in records]}
+    values = {"commit": Counter(one.commit or "unknown (installed, not a checkout)" for one in records)}
     for name in sorted({name for one in records for name in one.versions}):
-        values[name] = [one.versions.get(name, "unknown") for one in records]
-    values["threads"] = [str(run.spec.train.threads) for run in runs]
-    values["processes"] = [str(run.spec.processes) for run in runs]
-    for name, given in values.items() if records else ():
-        counts = Counter(given).most_common()
-        several = "; ".join(f"{value} ({count(n, 'run')})" for value, n in counts)
-        facts.append((name, several if len(counts) > 1 else given[0]))
+        values[name] = Counter(one.versions.get(name, "unknown") for one in records)
+    values["threads"] = Counter(str(run.spec.train.threads) for run in runs)
+    for name, counts in values.items() if records else ():
+        several = [f"{value} ({count(n, 'run')})" for value, n in counts.most_common()]
+        facts.append((name, "; ".join(several if len(counts) > 1 else counts)))
     return facts
 
 
 # --- Single runs that are drawn --------------------------------------------------------------------------------------
 
 
-def _drawn_columns(
-    tables: Sequence[ResultTable], runs: Mapping[str, StoredRun], problems: list[str]
-) -> tuple[list[DrawnColumn], int]:
-    """Choose at most MOST_COLUMNS columns, from every table in turn; return how many others there are.
+def _drawn_places(tables: Sequence[ResultTable], runs: Mapping[str, StoredRun]) -> list[tuple[ResultTable, int]]:
+    """Choose at most MOST_COLUMNS columns, the first ones of every table.
 
     Columns of two tables that hold the same runs are drawn once, under the name of the first table.
     """
@@ -160,8 +165,7 @@ def _drawn_columns(
             keys = frozenset(row.key for rows in column.rows.values() for row in rows if row.key in runs)
             if keys:
                 places.setdefault(keys, (c, t))
-    chosen = sorted((t, c) for c, t in sorted(places.values())[:MOST_COLUMNS])
-    return [_drawn_column(tables[t], c, runs, problems) for t, c in chosen], len(places) - len(chosen)
+    return [(tables[t], c) for t, c in sorted((t, c) for c, t in sorted(places.values())[:MOST_COLUMNS])]
 
 
 def _drawn_column(table: ResultTable, index: int, runs: Mapping[str, StoredRun], problems: list[str]) -> DrawnColumn:
@@ -211,16 +215,13 @@ def read_predictions(path: Path, n_classes: int) -> Predictions:
 
 
 def _read_embedding(path: Path, n_classes: int) -> Embedding | None:
-    """Return some stored embeddings; None if there are too few to be drawn."""
+    """Return stored embeddings; None if there are too few to be drawn."""
     arrays = read_arrays(path, {"z", "labels", *array_names(path)} & {"z", "labels", "prototypes"})
-    z, labels, prototypes = arrays["z"], arrays["labels"], arrays.get("prototypes", np.zeros((n_classes, 0)))
-    kinds = z.dtype.kind + labels.dtype.kind + prototypes.dtype.kind
-    d = z.shape[1:] if "prototypes" in arrays else (0,)
-    if kinds not in ("fif", "fuf") or z.ndim != 2 or labels.shape != z.shape[:1] or prototypes.shape != (n_classes, *d):
-        given = ", ".join(f"{name} {array.dtype}{array.shape}" for name, array in arrays.items())
-        raise ValueError(f"expected z (n, d), labels (n,) and prototypes ({n_classes}, d); got {given}")
-    if len(z) < 3:
-        return None  # nothing to see
-    if labels.min() < 0 or labels.max() >= n_classes or not (np.isfinite(z).all() and np.isfinite(prototypes).all()):
-        raise ValueError(f"expected finite numbers and labels from 0 to {n_classes - 1}")
-    return sample(z, labels, arrays.get("prototypes"))
+    z, labels = arrays["z"], arrays["labels"]
+    prototypes = arrays.get("prototypes", np.zeros((0, *z.shape[1:]), z.dtype))
+    are_finite = all(one.dtype.kind == "f" and np.isfinite(one).all() for one in (z, prototypes))
+    shapes = (z.ndim, labels.shape, prototypes.shape[1:]) == (2, z.shape[:1], z.shape[1:])
+    in_range = labels.dtype.kind in "iu" and np.isin(labels, np.arange(n_classes)).all()
+    if not (are_finite and shapes and in_range and len(prototypes) in (0, n_classes)):
+        raise ValueError(f"expected finite z (n, d), labels (n,) below {n_classes} and prototypes ({n_classes}, d)")
+    return Embedding(z.astype(np.float32), labels, prototypes.astype(np.float32)) if len(z) > 2 else None

@@ -19,11 +19,11 @@ import numpy as np
 from esupcon._console import count
 from esupcon.probability import CalibrationFigures
 from esupcon.report.aggregate import number_in
-from esupcon.report.content import Confusion, DrawnColumn
+from esupcon.report.content import Array, DrawnColumn, Embedding, Labels
 from esupcon.report.format import html_text, method_title
-from esupcon.report.projection import MOST_CLASSES, Array, Embedding, tsne
 
 MOST_MAPS = 4  # columns with maps of embeddings: each map takes time to compute
+MAP_POINTS, MAP_CLASSES = 200, 10  # more colours are hard to tell apart
 MATRIX_CLASSES, WORST_CLASSES = 30, 20  # with more than 30 classes, a confusion matrix shows the 20 worst
 NUMBERED_CLASSES = 12  # up to here its squares are large enough for numbers
 CURVE_POINTS = 200
@@ -76,11 +76,11 @@ class Section:
 def sections(columns: Sequence[DrawnColumn], methods: Sequence[str]) -> list[Section]:
     """Return the sections of a page that have figures."""
     style = styles(methods)
-    with_maps = [column for column in columns if any(run.embedding for run in column.runs.values())]
+    with_maps = [column for column in columns if any(run.embedding for run in column.runs.values())][:MOST_MAPS]
     options = {
         "reliability": [_reliability(column, style) for column in columns],
         "curves": [_curves(column, style) for column in columns],
-        "embedding": [_maps(column) for column in with_maps[:MOST_MAPS]],
+        "embedding": [_maps(column) for column in with_maps],
         "confusion": [_confusions(column) for column in columns],
     }
     texts = tomllib.loads(resources.files("esupcon.report").joinpath("page", "sections.toml").read_text("utf-8"))
@@ -134,10 +134,9 @@ def _reliability(column: DrawnColumn, style: Styles) -> Option:
 def _reliability_figure(figures: CalibrationFigures, colour: str) -> Figure:
     dotted = {"dash": "dot", "width": 1, "color": "#8a93a0"}
     traces = [_trace("", x=[0, 1], y=[0, 1], mode="lines", line=dotted, hoverinfo="skip", showlegend=False)]
-    open_mark = {"symbol": "circle-open", "line": {"width": 1.5}}
-    for when, temperature, ece, bins, line, mark in (
-        ("before", 1.0, figures.ece_before, figures.bins_before, {"width": 1, "dash": "dash"}, open_mark),
-        ("after", figures.temperature, figures.ece_after, figures.bins_after, {"width": 2, "dash": "solid"}, {}),
+    for when, temperature, ece, bins, dash, symbol in (
+        ("before", 1.0, figures.ece_before, figures.bins_before, "dash", "circle-open"),
+        ("after", figures.temperature, figures.ece_after, figures.bins_after, "solid", "circle"),
     ):
         held = [i for i, n in enumerate(bins.counts) if n > 0]
         sizes = _rounded((5 + 15 * math.sqrt(bins.counts[i] / sum(bins.counts)) for i in held), 1)
@@ -147,8 +146,8 @@ def _reliability_figure(figures: CalibrationFigures, colour: str) -> Figure:
             y=_rounded(bins.accuracy[i] for i in held),
             mode="lines+markers",
             name=f"{when}, T = {temperature:.3g}: ECE {100 * ece:.1f} %",
-            line={"color": colour, **line},
-            marker={"color": colour, "size": sizes, "opacity": 0.9, **mark},
+            line={"color": colour, "dash": dash, "width": 1.5},
+            marker={"color": colour, "size": sizes, "opacity": 0.9, "symbol": symbol},
             customdata=[bins.counts[i] for i in held],
             cliponaxis=False,
         )
@@ -205,7 +204,7 @@ def _curve(records: Sequence[Mapping[str, Any]], name: str, scale: float) -> tup
 def _maps(column: DrawnColumn) -> Option:
     """Draw embeddings of test samples on a plane, with the prototypes among them."""
     found = {method: run.embedding for method, run in column.runs.items() if run.embedding}
-    few = f" The {MOST_CLASSES} classes with most samples are shown." if len(column.classes) > MOST_CLASSES else ""
+    few = f" The {MAP_CLASSES} classes with most samples are shown." if len(column.classes) > MAP_CLASSES else ""
     drawn = {method: _map(one, column.classes) for method, one in found.items()}
     return Option(column.label, _cards(drawn), column.note + few)
 
@@ -215,23 +214,36 @@ def _map(given: Embedding, classes: Sequence[str]) -> Figure:
         x, y = (_rounded(rows[:, i], 3) for i in range(2))
         return _trace(hover, mode="markers", x=x, y=y, text=text, marker=marker)
 
-    plane = tsne(np.concatenate([given.z, given.prototypes]))
-    samples, prototypes = plane[: len(given.z)], plane[len(given.z) :]
+    largest = np.argsort(-np.bincount(given.labels), kind="stable")[:MAP_CLASSES]
+    rows = np.flatnonzero(np.isin(given.labels, largest))[:MAP_POINTS]
+    drawn, kinds = given.labels[rows], np.unique(given.labels[rows])
+    prototypes = given.prototypes[kinds] if len(given.prototypes) else given.prototypes
+    plane = tsne(np.concatenate([given.z[rows], prototypes]))
     traces, labels = [], []
-    kinds = np.unique(given.labels).tolist()
-    for k, colour in zip(kinds, itertools.cycle(_CLASS_COLOURS), strict=False):
-        own = samples[given.labels == k]
-        traces.append(points(own, html_text(classes[k]), "%{text}", size=6, opacity=0.65, color=colour))
-        (x, y), name = _rounded(np.median(own, axis=0), 3), html_text(classes[k], 12)
+    for k, colour in zip(kinds.tolist(), _CLASS_COLOURS, strict=False):
+        own, name = plane[: len(rows)][drawn == k], html_text(classes[k])
+        traces.append(points(own, name, "%{text}", size=6, opacity=0.65, color=colour))
+        x, y = _rounded(np.median(own, axis=0), 3)
         frame = {"showarrow": False, "yshift": 15, "bgcolor": "surface", "borderpad": 1, "opacity": 0.9}
-        labels.append({**frame, "x": x, "y": y, "text": name, "bordercolor": colour, "font": {"size": 11}})
+        text = {"text": html_text(classes[k], 12), "bordercolor": colour, "font": {"size": 11}}
+        labels.append({**frame, **text, "x": x, "y": y})
     if len(prototypes):
-        names, colours = [html_text(classes[k]) for k in kinds], [label["bordercolor"] for label in labels]
+        names, colours = [html_text(classes[k]) for k in kinds], _CLASS_COLOURS[: len(kinds)]
         star = {"symbol": "star", "size": 13, "color": colours, "line": {"width": 1.5, "color": "ink"}}
-        traces.append(points(prototypes, names, "prototype of %{text}", **star))
+        traces.append(points(plane[len(rows) :], names, "prototype of %{text}", **star))
     bare = {"showticklabels": False, "zeroline": False, "showgrid": False}
     x_axis, y_axis = _axis("first direction", **bare), _axis("second direction", **bare)
     return _figure(traces, x_axis, y_axis, 300, showlegend=False, annotations=labels)
+
+
+def tsne(x: Array) -> Array:
+    """Return the t-SNE map (n, 2) of the rows of x. Equal rows give equal maps."""
+    from sklearn.manifold import TSNE  # noqa: PLC0415 - slow to import
+
+    start = "pca" if min(x.shape) > 1 and np.ptp(x, axis=0).max() > 0 else "random"
+    mapped = TSNE(init=start, perplexity=min(20.0, (len(x) - 1) / 3), random_state=0, n_jobs=1, max_iter=400)
+    plane: Array = mapped.fit_transform(x)
+    return plane
 
 
 # --- Confusion matrix ------------------------------------------------------------------------------------------------
@@ -245,7 +257,7 @@ def _confusions(column: DrawnColumn) -> Option:
     return Option(column.label, _cards(drawn), column.note + (few if len(column.classes) > MATRIX_CLASSES else ""))
 
 
-def _confusion(given: Confusion, classes: Sequence[str]) -> Figure:
+def _confusion(given: tuple[Labels, Labels], classes: Sequence[str]) -> Figure:
     """Count only the classes that are shown: a full matrix of 30,000 classes would take 7 GB."""
     k, (labels, predicted) = len(classes), given
     shown = np.arange(k)
