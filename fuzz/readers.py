@@ -504,7 +504,7 @@ def _report_with_failure(folder: Path, content: bytes) -> object:
     store = _copy_of_example(folder, [PLAN])
     run = next((store / "runs").iterdir())
     run.rmdir()
-    (store / "failed" / f"{run.name}.json").write_bytes(content)
+    (store / "failed" / f"{run.name}.txt").write_bytes(content)
     return _status_and_report(store, content)
 
 

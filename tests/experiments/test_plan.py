@@ -202,10 +202,6 @@ def test_mistakes_and_settings_that_would_be_ignored_are_named(
         (f"title = 'x'\n{COLUMN}\n{COLUMN}", "two columns are called digits full"),
         (f"title = 'x'\nmodules = 'no.py'\n{COLUMN}", "names the module no.py"),
         (f"title = 'x'\nmethods = ['x']\n{COLUMN}", "method must be among"),
-        (
-            f"title = 'x'\ngrid = {{lr = {list(range(1, 400))}, epochs = {list(range(1, 400))}}}\n{COLUMN}",
-            "1,114,407 runs",
-        ),
     ],
 )
 def test_wrong_table_is_one_line(tmp_path: Path, text: str, complaint: str) -> None:
@@ -214,6 +210,13 @@ def test_wrong_table_is_one_line(tmp_path: Path, text: str, complaint: str) -> N
     with pytest.raises((ValueError, FileNotFoundError), match=complaint) as caught:
         make_plan(str(path), profile())
     assert "\n" not in str(caught.value)
+
+
+def test_number_of_runs_is_bounded(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esupcon.experiments.plan.MAX_RUNS", 3)
+    assert len(make_plan(table, profile(), methods=("ce",)).rows) == 2
+    with pytest.raises(ValueError, match="has more than 3 runs"):
+        make_plan(table, profile())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 import re
 import sys
 import tomllib
@@ -42,7 +41,6 @@ SETTINGS: dict[str, Any] = {
     **{"train_blocks": None, "cached_views": 4, "test_time_flip": False, "pretrained": True},
 }
 MAX_RUNS = 20_000
-_MAX_FILE_BYTES = 10_000_000
 _SCENARIO = ("n_train", "imbalance_rate", "noise_rate", "noise_kind")
 _RUN_SETTINGS = {*_SCENARIO, "validation_fraction", "priors"}
 _DATA_SETTINGS = {name for name, field in DataOptions.model_fields.items() if not field.exclude}
@@ -182,17 +180,12 @@ def read_toml(kind: type[Model], name: str) -> Model:
     """Return a shipped table or profile (`kind`) by its name, or that of a file by its path."""
     folder: Literal["tables", "profiles"] = "profiles" if kind is Profile else "tables"
     path, word, known = Path(name), folder.removesuffix("s"), shipped(folder)
-    if name in known:
-        text = resources.files("esupcon.experiments").joinpath(folder, f"{name}.toml").read_bytes()
-    elif not path.is_file():
+    file = resources.files("esupcon.experiments").joinpath(folder, f"{name}.toml") if name in known else path
+    if not file.is_file():
         raise FileNotFoundError(f"{name!r} is neither a shipped {word} ({', '.join(known)}) nor a file. Check it.")
-    elif path.stat().st_size > _MAX_FILE_BYTES:
-        raise ValueError(f"{path} must be a {word} file of at most {_MAX_FILE_BYTES / 1e6:.0f} MB; it is larger.")
-    else:
-        text = path.read_bytes()
     try:
-        content = tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be TOML; it is not: {printable(error)}. Fix the file.") from None
     return _validated(kind, {"name": path.stem, **content}, f"{word} {name}")
 
@@ -237,12 +230,9 @@ def _read_plugin(table: Table, folder: Path, name: str) -> Plugin:
     file, what = folder / name, f"table {table.name} names the module {name}"
     if not file.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{what}, which lies outside its folder. Move it there.")
-    if file.suffix != ".py" or not file.is_file() or file.stat().st_size > _MAX_FILE_BYTES:
+    if file.suffix != ".py" or not file.is_file():
         raise FileNotFoundError(f"{what}; {file} is not a Python file.")
-    try:
-        return Plugin(name=file.stem, path=str(file), text=file.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{what}, which must be in UTF-8: {error}.") from None
+    return Plugin(name=file.stem, path=str(file), text=file.read_text(encoding="utf-8"))
 
 
 # --- Plans -----------------------------------------------------------------------------------------------------------
@@ -342,44 +332,37 @@ def make_plan(
         _check_known(methods, known, "method")
     grid = change.grid or about.grid
     _check_overrides(overrides, grid, columns)
-    cells: list[tuple[Column, str, Contestant, Sequence[int]]] = []
-    for column in columns:
-        # In the table's order; a method that the table leaves out may be wanted, too.
-        for name in dict.fromkeys(column.methods or [*about.methods, *methods]):
-            one = about.contestants.get(name) or Contestant(method=name)
-            if not methods or name in methods:
-                cells.append(
-                    (column, name, one, seeds or range(one.seeds or column.seeds or change.seeds or scale.seeds))
-                )
-    n_runs = math.prod(map(len, grid.values())) * sum(len(wanted) for *_, wanted in cells)
-    if n_runs > MAX_RUNS:
-        raise ValueError(f"table {about.name} has {n_runs:,} runs; at most {MAX_RUNS:,} can be planned. Choose a part.")
-    if n_runs == 0:
-        raise ValueError(f"no chosen column has {', '.join(methods)}. --dry-run lists the runs.")
-
-    rows, what = [], f"table {about.name}, profile {scale.name}"
-    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    runs = [(*cell[:3], point, seed) for cell in cells for point in points for seed in cell[3]]
-    for column, name, contestant, point, seed in sorted(runs, key=lambda r: (columns.index(r[0]), points.index(r[3]))):
-        values = {
-            **({"threads": 1} if about.recipe else SETTINGS),
-            **{"validation_fraction": scale.validation_fraction, **about.train},
-            **{**scale.train, **scale.method.get(contestant.method, {}), **change.train},
-            **{**column.scenario, **column.train, **contestant.train, **column.contestants.get(name, {})},
-            **{**point, **overrides, "method": contestant.method, "seed": seed},
-        }
-        spec = _spec(sources.get(column.dataset, column.dataset), values, plugins, what)
+    rows, what = list[Row](), f"table {about.name}, profile {scale.name}"
+    for column, *point_values in itertools.product(columns, *grid.values()):
+        point = dict(zip(grid, point_values, strict=True))
         original = next((one for one in about.columns if one.place == column.place), None)
-        is_reduced = original is not None and spec.n_train not in (None, original.n_train)
         words = [column.setting if not point or column.setting != "full" else "", _listing(point)]
-        row = {
-            **{"table": about.name, "profile": scale.name, "method": name, "seed": seed, "spec": spec},
-            **{"dataset": column.dataset, "setting": ", ".join(word for word in words if word)},
-            "second": column.second and sources.get(column.second, column.second),
-            "reduced": f"{spec.n_train:,} samples" if is_reduced else None,
-            **{"paper_accuracy": column.paper_accuracy.get(name), "paper_ece": column.paper_ece.get(name)},
-        }
-        rows.append(_validated(Row, row, what))
+        # In the table's order; a method that the table leaves out may be wanted, too.
+        wanted = dict.fromkeys(column.methods or [*about.methods, *methods])
+        for name in (name for name in wanted if not methods or name in methods):
+            one = about.contestants.get(name) or Contestant(method=name)
+            for seed in seeds or range(one.seeds or column.seeds or change.seeds or scale.seeds):
+                values = {
+                    **({"threads": 1} if about.recipe else SETTINGS),
+                    **{"validation_fraction": scale.validation_fraction, **about.train},
+                    **{**scale.train, **scale.method.get(one.method, {}), **change.train},
+                    **{**column.scenario, **column.train, **one.train, **column.contestants.get(name, {})},
+                    **{**point, **overrides, "method": one.method, "seed": seed},
+                }
+                spec = _spec(sources.get(column.dataset, column.dataset), values, plugins, what)
+                is_reduced = original is not None and spec.n_train not in (None, original.n_train)
+                row = {
+                    **{"table": about.name, "profile": scale.name, "method": name, "seed": seed, "spec": spec},
+                    **{"dataset": column.dataset, "setting": ", ".join(word for word in words if word)},
+                    "second": column.second and sources.get(column.second, column.second),
+                    "reduced": f"{spec.n_train:,} samples" if is_reduced else None,
+                    **{"paper_accuracy": column.paper_accuracy.get(name), "paper_ece": column.paper_ece.get(name)},
+                }
+                rows.append(_validated(Row, row, what))
+                if len(rows) > MAX_RUNS:
+                    raise ValueError(f"{what} has more than {MAX_RUNS:,} runs. Choose a part of it.")
+    if not rows:
+        raise ValueError(f"no chosen column has {', '.join(methods)}. --dry-run lists the runs.")
     texts = about.model_dump(include={"title", "paper", "measure", "baseline", "notes"})
     return Plan(table=about.name, profile=scale.name, rows=tuple(rows), plugins=plugins, **texts)
 

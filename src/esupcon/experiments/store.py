@@ -5,7 +5,7 @@ A store folder holds
     runs/KEY/         finished runs: result.json, history.jsonl, timing.jsonl, predictions.npz, held_out.npz,
                       embedding.npz, and model/ if models are kept
     work/KEY/         started runs with their checkpoints
-    failed/KEY.json   the error of the last attempt
+    failed/KEY.txt    the error of the last attempt
     plans/*.json      the runs that were planned, and by which command
     locks/            lock files; the process that computes a run holds its lock until it ends
     aside/            runs that were damaged, or that were computed again
@@ -38,7 +38,6 @@ from esupcon.training.result import HISTORY_FILE, RESULT_FILE, TIMING_FILE, Resu
 LOG_FILE = "log.txt"
 STUDY_SUFFIX = ".jsonl"
 _FOLDERS = ("runs", "work", "failed", "plans", "locks", "aside")
-_MEMORY_PER_BYTE = 20  # of JSON: upper bound of what its values take in memory
 _CURVES = {"history": HISTORY_FILE, "timing": TIMING_FILE}
 
 State = Literal["done", "running", "begun", "failed", "open"]
@@ -115,11 +114,6 @@ class Store:
         for name in _FOLDERS:
             (self.root / name).mkdir(exist_ok=True)
 
-    def require(self) -> None:
-        """Raise if this is not a store."""
-        if not (self.root / "runs").is_dir():
-            raise FileNotFoundError(f"{self.root} is not a store of runs. Pass a folder of esupcon reproduce or demo.")
-
     def run_folder(self, key: str) -> Path:
         return self.root / "runs" / key
 
@@ -130,20 +124,16 @@ class Store:
         """Hold the lock of a run: True if held, False if another process computes it, None if locks do not work."""
         return _io.locked(self.root / "locks" / f"{key}.lock")
 
-    def is_running(self, key: str) -> bool:
-        if not (self.root / "locks" / f"{key}.lock").exists():
-            return False
-        with self.locked(key) as held:
-            return held is False
-
     def is_done(self, key: str) -> bool:
         return (self.run_folder(key) / RESULT_FILE).is_file()
 
     def state(self, key: str) -> State:
         if self.is_done(key):
             return "done"
-        if self.is_running(key):
-            return "running"
+        if (self.root / "locks" / f"{key}.lock").exists():
+            with self.locked(key) as held:
+                if held is False:
+                    return "running"
         if self.failure(key) is not None:
             return "failed"
         return "begun" if self.work_folder(key).is_dir() else "open"
@@ -156,8 +146,6 @@ class Store:
         """Return a finished run; raise a ValueError that names the file if it is damaged or has another key."""
         folder = self.run_folder(key)
         try:
-            for name in (RESULT_FILE, *_CURVES.values()):
-                _check_size(folder / name)
             result = Result.read(folder)
         except FileNotFoundError as error:
             raise ValueError(str(error)) from None
@@ -165,35 +153,30 @@ class Store:
             raise ValueError(f"{folder} holds the run {result.run.key}, not {key}.")
         return StoredRun(key, result, folder)
 
-    def finish(self, key: str, folder: Path) -> bool:
-        """Move a complete folder into the store; if the run is there already, remove the folder and return False."""
+    def finish(self, key: str, folder: Path) -> None:
+        """Move a complete folder into the store; if the run is there already, remove the folder."""
         try:
             folder.rename(self.run_folder(key))
         except OSError:
             if not self.is_done(key):
                 raise
             shutil.rmtree(folder, ignore_errors=True)
-            return False
         self._failure_file(key).unlink(missing_ok=True)
-        return True
 
     def set_aside(self, key: str) -> Path:
         """Move a stored run out of the way without deleting it, so that it is computed again."""
         return self.run_folder(key).rename(self.root / "aside" / f"{key}-{uuid.uuid4().hex[:6]}")
 
     def note_failure(self, key: str, error: str) -> None:
-        write_json(self._failure_file(key), {"error": error})
+        _io.write_bytes(self._failure_file(key), error.encode(errors="replace"))
 
     def failure(self, key: str) -> str | None:
         """Return the error of the last attempt at a run, or None."""
         path = self._failure_file(key)
-        try:
-            return str(_read_json(path)["error"]) if path.is_file() else None
-        except (ValueError, KeyError, TypeError, OSError):
-            return f"{path} cannot be read"
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
     def _failure_file(self, key: str) -> Path:
-        return self.root / "failed" / f"{key}.json"
+        return self.root / "failed" / f"{key}.txt"
 
     def write_plan(self, plan: Plan) -> None:
         """Store which runs were planned; the same runs again replace the earlier plan."""
@@ -205,7 +188,7 @@ class Store:
         plans, problems = [], []
         for path in sorted((self.root / "plans").glob("*.json")):
             try:
-                plans.append(_read_plan(_read_json(path), path))
+                plans.append(_read_plan(_io.read_json(path), path))
             except (ValueError, OSError) as error:
                 problems.append(f"a plan is left out: {printable(error)} The command that made it makes it again.")
         return sorted(plans, key=lambda plan: plan.asked), problems
@@ -222,7 +205,8 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
 
 
 def _read_store(store: Store) -> Contents:
-    store.require()
+    if not (store.root / "runs").is_dir():
+        raise FileNotFoundError(f"{store.root} is not a store of runs. Pass a folder of esupcon reproduce or demo.")
     runs, problems = {}, []
     for key in store.keys():  # noqa: SIM118 - a method of the store
         try:
@@ -230,7 +214,7 @@ def _read_store(store: Store) -> Contents:
         except (ValueError, OSError) as error:
             problems.append(f"run {printable(key)} is left out: {printable(error)}")
     plans, unreadable = store.plans()
-    failures = {path.stem: store.failure(path.stem) or "" for path in sorted((store.root / "failed").glob("*.json"))}
+    failures = {path.stem: store.failure(path.stem) or "" for path in sorted((store.root / "failed").glob("*.txt"))}
     return Contents(plans, runs, [*problems, *unreadable], failures)
 
 
@@ -290,7 +274,6 @@ def import_study(path: str | os.PathLike[str], store: Store) -> int:
 
 
 def _read_study(path: Path) -> Contents:
-    _check_size(path)
     plans: list[Plan] = []
     runs: dict[str, StoredRun] = {}
     problems = []
@@ -307,17 +290,6 @@ def _read_study(path: Path) -> Contents:
         except (ValueError, TypeError, RecursionError) as error:
             problems.append(f"{where} is left out: {printable(error)}")
     return Contents(sorted(plans, key=lambda plan: plan.asked), runs, problems, {})
-
-
-def _check_size(path: Path) -> None:
-    """Raise a ValueError if a JSON file is too large to be read on this machine."""
-    if path.is_file():
-        _io.check_memory(_MEMORY_PER_BYTE * path.stat().st_size, str(path))
-
-
-def _read_json(path: Path) -> Any:
-    _check_size(path)
-    return _io.read_json(path)
 
 
 def _read_plan(content: Any, where: object) -> Plan:
