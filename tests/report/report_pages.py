@@ -85,6 +85,12 @@ class Opened:
     def __exit__(self, *_: object) -> None:
         self.page.close()
 
+    def assert_quiet_and_no_wider_than(self, width: int) -> None:
+        assert self.complaints == []
+        assert [url for url in self.requests if not url.startswith(("data:", "blob:"))] == [self.address]
+        assert self.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert self.page.evaluate(OUTSIDE, width) == []
+
     def draw_all(self) -> None:
         self.page.evaluate(DRAW_ALL)
 

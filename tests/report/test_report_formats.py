@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -194,22 +192,3 @@ def test_damaged_run_is_named_on_standard_error(whole_store: Path, tmp_path: Pat
     assert result.exit_code == PARTIAL
     assert f"esupcon: run {broken.name} is left out" in result.stderr
     assert broken.name in (tmp_path / "r.md").read_text()
-
-
-def test_no_format_needs_torch(whole_store: Path, tmp_path: Path) -> None:
-    program = (
-        "import sys\n"
-        "class Refuse:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('torch', 'matplotlib'):\n"
-        "            raise ImportError(f'{name} must not be needed')\n"
-        "sys.meta_path.insert(0, Refuse())\n"
-        "from pathlib import Path\n"
-        "from esupcon.report.write import FORMATS, build\n"
-        "for format in FORMATS:\n"
-        "    build(sys.argv[1], Path(sys.argv[2]) / format, format=format)\n"
-    )
-    words = [sys.executable, "-P", "-c", program, str(whole_store), str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == set(FORMATS)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from report_pages import OUTSIDE, Opened, Page
+from report_pages import Opened, Page
 from report_stores import HOSTILE, Left, row, write_run
 
 from esupcon.experiments.store import Store
@@ -128,20 +128,14 @@ def test_images_of_other_rows_are_refused(write: Writer) -> None:
     assert not (folder / "report.html").exists()
 
 
-@pytest.mark.parametrize(("width", "touch", "theme"), [(1280, False, "light"), (390, True, "dark")])
-def test_page_is_quiet_offline_and_never_wider_than_the_window(
-    browser: Any, write: Writer, width: int, touch: bool, theme: str
-) -> None:
+def test_page_on_a_telephone_is_quiet_offline_and_never_wider_than_the_window(browser: Any, write: Writer) -> None:
     folder = write(names=(HOSTILE, "a-class-with-a-very-long-name-" * 3))
     report = run_report(folder, {"test": images(names=True), "held_out": images(names=True)})
-    viewport = {"width": width, "height": 800}
-    with Opened(browser, report, viewport=viewport, has_touch=touch, is_mobile=touch, color_scheme=theme) as one:
+    viewport = {"width": 390, "height": 800}
+    with Opened(browser, report, viewport=viewport, has_touch=True, is_mobile=True, color_scheme="dark") as one:
         one.draw_all()
-        assert one.complaints == []
-        assert [url for url in one.requests if not url.startswith(("data:", "blob:"))] == [one.address]
-        assert one.page.evaluate("document.documentElement.scrollWidth") <= width
-        assert one.page.evaluate(OUTSIDE, width) == []
+        one.assert_quiet_and_no_wider_than(390)
         assert one.page.locator(".js-plotly-plot .main-svg").count() >= 5
-        assert (one.page.locator(".modebar-btn").count() == 0) is touch, "a toolbar would cover the plots"
+        assert one.page.locator(".modebar-btn").count() == 0, "a toolbar would cover the plots"
         broken = "[...document.images].filter((one) => one.complete && !one.naturalWidth).length"
         assert one.page.evaluate(broken) == 0

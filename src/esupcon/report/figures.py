@@ -168,34 +168,21 @@ def _curves(column: DrawnColumn, style: Styles) -> Option:
     ):
         traces = []
         for method, run in column.runs.items():
-            xs, ys = _curve(run.history, name, scale)
-            if ys:
-                mode = "lines+markers" if len(ys) < 3 else "lines"
+            n = len(run.history)
+            places = np.linspace(0, n - 1, min(n, CURVE_POINTS)).round().astype(int).tolist()
+            values = [number_in(run.history[place], name) for place in places]
+            if any(value is not None for value in values):
+                ys = _rounded(None if value is None else scale * value for value in values)
+                mode = "lines+markers" if n < 3 else "lines"
                 named = {"name": html_text(method_title(method)), "meta": {"method": method}}
                 hover = "%{fullData.name}: %{y:.4g} after epoch %{x}"
+                xs = [place + 1 for place in places]
                 traces.append(_trace(hover, x=xs, y=ys, line=style[method], mode=mode, **named))
         if traces:
             several = len(column.runs) > 1
             cards.append(Card(title, _figure(traces, _axis("epoch"), _axis(axis), 360, showlegend=several)))
     note = " These runs held out no data, so their accuracy during training is unknown." if len(cards) == 1 else ""
     return Option(column.label, cards, column.note + note)
-
-
-def _curve(records: Sequence[Mapping[str, Any]], name: str, scale: float) -> tuple[list[int | None], list[Any]]:
-    """Return epochs and values, thinned, with a gap between the stages."""
-    xs: list[int | None] = []
-    ys: list[float | None] = []
-    stage = None
-    for place in np.linspace(0, len(records) - 1, min(len(records), CURVE_POINTS)).round().astype(int).tolist():
-        value = number_in(records[place], name)
-        if value is not None:
-            if ys and records[place].get("stage") != stage:
-                xs.append(None)
-                ys.append(None)
-            stage = records[place].get("stage")
-            xs.append(place + 1)
-            ys.append(scale * value)
-    return xs, _rounded(ys)
 
 
 # --- Map of the embedding --------------------------------------------------------------------------------------------
@@ -272,8 +259,7 @@ def _confusion(given: tuple[Labels, Labels], classes: Sequence[str]) -> Figure:
     counts = counts[:n, : len(columns)]
     with np.errstate(invalid="ignore"):  # a class without test samples has no shares
         shares = 100 * counts / counts.sum(axis=1, keepdims=True)
-    short = [html_text(name, 30) for name in columns]
-    numbered = n <= NUMBERED_CLASSES
+    short, numbered = [html_text(name, 30) for name in columns], n <= NUMBERED_CLASSES
     # The colours are stretched at their low end: errors are rare beside correct predictions.
     trace = {
         "type": "heatmap",
@@ -289,15 +275,14 @@ def _confusion(given: tuple[Labels, Labels], classes: Sequence[str]) -> Figure:
         ],
         "hovertemplate": "%{customdata} (%{z:.1f} %)<extra></extra>",
     }
-
-    def axis(title: str, given: Sequence[str], ends: Sequence[float], **more: Any) -> dict[str, Any]:
-        # At 0, 1, 2, ...: equal names stay apart, and names are not read as numbers.
-        ticks = {"tickvals": list(range(len(given))), "ticktext": [html_text(name, 12) for name in given]}
-        fixed = {"type": "linear", "tickmode": "array", "zeroline": False, "showgrid": False}
-        return _axis(title, **fixed, **ticks, range=ends, **more)
-
-    x = axis("predicted class", columns, [-0.5, len(columns) - 0.5], tickangle=-45 if numbered else -90)
-    y = axis("true class", names, [n - 0.5, -0.5])  # the first class on top
+    # Classes lie at 0, 1, 2, ...: equal names stay apart, and names are not read as numbers.
+    ticks = [
+        {"tickvals": list(range(len(one))), "ticktext": [html_text(t, 12) for t in one]} for one in (columns, names)
+    ]
+    fixed = {"type": "linear", "tickmode": "array", "zeroline": False, "showgrid": False}
+    turned = {"range": [-0.5, len(columns) - 0.5], "tickangle": -45 if numbered else -90}
+    x = _axis("predicted class", **fixed, **ticks[0], **turned)
+    y = _axis("true class", **fixed, **ticks[1], range=[n - 0.5, -0.5])  # the first class on top
     if numbered:
         return _figure([trace], x, y, 330)
     # Room for the name of every class; on a narrow screen the figure can be scrolled.
