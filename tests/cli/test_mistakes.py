@@ -83,7 +83,7 @@ COMMANDS = {
     "reproduce full --profile gpu": "'gpu' is neither a shipped profile (cpu, paper, smoke) nor a file.",
     "reproduce full --seeds none": "seeds must be a number of seeds (3) or a list (0,4,7); got 'none'.",
     "reproduce full --set epochs": "name=value, as in epochs=10; got 'epochs'.",
-    "reproduce full --set epochz=1": "unknown setting 'epochz'; choose from augmentation, ",
+    "reproduce full --set epochz=1": "train.epochz: Extra inputs are not permitted; got 1.",
     "reproduce full --method cd": "method must be among ce, ",
     "reproduce full --profile smoke --workers 0 --store o": "workers must be at least 1; got 0.",
     "status nowhere": "nowhere is not a store of runs. Pass a folder of esupcon reproduce",

@@ -185,17 +185,13 @@ class ResultTable:
     commands: Sequence[str]
     methods: Sequence[str]
     columns: Sequence[Column]
+    rows: Mapping[str, Row]  # all planned runs by key
     panels: Sequence[Panel]
     n_done: int
 
     @property
     def title(self) -> str:
         return self.plan.title or self.plan.table
-
-    @property
-    def rows(self) -> dict[str, Row]:
-        """All planned runs by key."""
-        return {row.key: row for column in self.columns for rows in column.rows.values() for row in rows}
 
     @property
     def datasets(self) -> list[tuple[str, int]]:
@@ -215,8 +211,9 @@ def result_tables(plans: Iterable[Plan], runs: Mapping[str, StoredRun]) -> list[
         measures = PANELS.get(last.measure, PANELS["accuracy"])
         panels = [_panel(measure, methods, columns, last.baseline, runs) for measure in measures]
         commands = list(dict.fromkeys(plan.command for plan in group if plan.command))
-        n_done = len({row.key for column in columns for rows in column.rows.values() for row in rows} & runs.keys())
-        tables.append(ResultTable(last, [*last.notes, *notes], commands, methods, columns, panels, n_done))
+        rows = {row.key: row for column in columns for cell in column.rows.values() for row in cell}
+        n_done = len(rows.keys() & runs.keys())
+        tables.append(ResultTable(last, [*last.notes, *notes], commands, methods, columns, rows, panels, n_done))
     return sorted(tables, key=lambda one: _ORDER.index(one.plan.table) if one.plan.table in _ORDER else len(_ORDER))
 
 
