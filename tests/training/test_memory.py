@@ -15,7 +15,6 @@ from torch.testing import assert_close
 from esupcon.spec import TrainSpec
 from esupcon.training import TrainData, TrainingInterrupted, fit
 from esupcon.training.batches import BatchPlan
-from esupcon.training.estimate import estimate
 from esupcon.training.memory import KEPT, MOST, NEIGHBOURS, LabelMemory, estimate_rate
 
 
@@ -110,14 +109,6 @@ def test_run_with_a_memory_continues_bit_identical(tmp_path: Path, method: str, 
     with pytest.raises(TrainingInterrupted):
         fit(spec, data, out=tmp_path / "parts", should_stop=stop_after(steps))
     same(whole, fit(spec, data, out=tmp_path / "parts"), tmp_path / "whole", tmp_path / "parts")
-
-
-@pytest.mark.parametrize("method", ["ce", "esupcon"])
-def test_the_estimate_of_the_time_is_not_remembered(method: str) -> None:
-    spec, data = spec_of(method=method, label_noise="auto", epochs=10), table(0.4)[0]
-    plain, timed = (fit(spec, data, announce=announce) for announce in (None, estimate))
-    for (name, a), b in zip(plain.network.state_dict().items(), timed.network.state_dict().values(), strict=True):
-        assert torch.equal(a, b), name
 
 
 def test_mixup_and_generalised_cross_entropy_learn_despite_wrong_labels() -> None:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -148,12 +147,9 @@ class Progress:
     """A progress bar on a terminal; elsewhere a line now and then. `shown=None`: a bar if stderr is a terminal."""
 
     def __init__(self, shown: bool | None = None) -> None:
-        self.shown = sys.stderr.isatty() if shown is None else shown
         self._bar: Any = None
         self._what = ""
-
-    def __enter__(self) -> Self:
-        if self.shown:
+        if sys.stderr.isatty() if shown is None else shown:
             from rich import progress  # noqa: PLC0415 - only a terminal needs it
             from rich.console import Console  # noqa: PLC0415
 
@@ -161,12 +157,13 @@ class Progress:
             facts = (progress.TextColumn("{task.description}"), progress.TextColumn("{task.fields[facts]}"))
             columns = (facts[0], progress.BarColumn(None), facts[1], progress.TimeRemainingColumn())
             self._bar = progress.Progress(*columns, console=Console(stderr=True), expand=True, transient=True)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,12 @@ def train(
             known = fit_into(minutes, asked, data, accelerator, lambda line: None, more=more)[0]
         train = recipe.train.model_copy(update={"epochs": known.train.epochs, "steps": None})
         asked = asked.model_copy(update={"train": train})
-    with _lock_folder(folder, first):
+    if first:
+        folder.files.claim()
+    # Each of two commands would take the checkpoints of the other for its own; further processes rely on the first.
+    with locked(folder.path / LOCK_FILE) if first else nullcontext() as held:
+        if held is False:
+            raise ValueError(f"another process is training in {folder.path}. Wait for it, or choose another folder.")
         asked = asked.model_copy(update={"objects": digest_objects(asked)})
         stored = None if overwrite else _stored_result(folder, asked, accelerator)
         if stored is not None:
@@ -245,19 +250,6 @@ def _prepare(run: RunSpec, dataset: Dataset) -> tuple[Prepared, TrainData, Recip
     if not _is_named(run):
         run.check_used(recipe.train)
     return prepared, data, recipe
-
-
-@contextmanager
-def _lock_folder(folder: RunFolder, first: bool) -> Iterator[None]:
-    """Keep a second command out of the folder: each would take the checkpoints of the other for its own."""
-    if not first:
-        yield  # the first process of this run holds the lock for all of them
-        return
-    folder.files.claim()
-    with locked(folder.path / LOCK_FILE) as held:
-        if held is False:
-            raise ValueError(f"another process is training in {folder.path}. Wait for it, or choose another folder.")
-        yield
 
 
 def _stored_result(folder: RunFolder, asked: RunSpec, accelerator: str) -> Result | None:
