@@ -89,11 +89,6 @@ def test_copies_predict_the_same_and_clones_are_unfitted() -> None:
             use()
 
 
-def test_no_parameter_shares_its_name_with_a_method() -> None:
-    for name in ContrastiveClassifier().get_params():
-        assert not hasattr(ContrastiveClassifier, name), name
-
-
 def test_output_as_a_frame_with_names() -> None:
     X, y = blobs()
     frame = pd.DataFrame(X, columns=list("abcde"), index=np.arange(len(X)) + 7)

@@ -102,9 +102,7 @@ def make_cases() -> dict[str, Case]:
     x, labels = DIGIT_IMAGES[:500], DIGIT_LABELS[:500]
     digits = classifier_of("resnet10-w8", x, [*range(10)], head="prototype", calibration=sharp, labels=labels)
     names = ["é", "=1+1", '"', "\n"]
-    odd = classifier_of("resnet18-w8", large, names, head="prototype", labels=np.arange(12) % 4)
-    names_of_ten = [f"class {k}" for k in range(10)]
-    fast = classifier_of("fast", small, names_of_ten, head="linear", neck="norm", mirror=True, calibration=sharp)
+    fast = classifier_of("fast", small, [*names, *"abcdef"], head="linear", neck="norm", mirror=True, calibration=sharp)
     photos = classifier_of(
         "efficientnet-lite0",
         large[:, :, :64],
@@ -120,12 +118,11 @@ def make_cases() -> dict[str, Case]:
         "digits": Case(digits, DIGIT_IMAGES[500:560]),
         "fast": Case(fast, small),
         "photos": Case(photos, large[:, :, :64]),
-        "96x96": Case(odd, large),
         "table": Case(table, wine, "rows"),
     }
 
 
-CASES = ("digits", "96x96", "table", "fast")
+CASES = ("digits", "table", "fast")
 #: Of files to the classifier: rounding in float32, in another order.
 ROUNDING = 1e-5
 
@@ -225,7 +222,7 @@ def test_files_hold_no_paths_of_this_machine(
             assert os.fsencode(place) not in content
 
 
-@pytest.mark.parametrize("name", [*CASES, "photos"])
+@pytest.mark.parametrize("name", ["table", "fast", "photos"])
 def test_torch_file_equals_the_classifier(cases: dict[str, Case], name: str, tmp_path: Path) -> None:
     case = cases[name]
     before = {key: value.clone() for key, value in case.classifier.network.state_dict().items()}
@@ -250,18 +247,6 @@ def test_a_saved_model_predicts_the_same_bit_for_bit(cases: dict[str, Case], nam
     assert loaded.network.mirror
     assert (loaded.predict_proba(case.x) == case.classifier.predict_proba(case.x)).all()
     assert (loaded.transform(case.x) == case.classifier.transform(case.x)).all()
-
-
-def test_a_classifier_in_float64_is_exported_in_float32_and_stays_in_float64(
-    runtime: Any, cases: dict[str, Case], tmp_path: Path
-) -> None:
-    import onnx
-
-    made = copy.deepcopy(cases["table"].classifier)
-    made.network.double()
-    path = export_onnx(made, tmp_path / "model.onnx").path
-    onnx.checker.check_model(onnx.load(path), full_check=True)
-    assert {p.dtype for p in made.network.parameters()} == {torch.float64}
 
 
 def test_the_command_in_a_fresh_process(
@@ -320,9 +305,12 @@ def test_a_file_that_differs_is_not_written(
     assert export_onnx(case.classifier, target).path.read_bytes() == content
 
 
-def test_class_weights_and_priors_are_part_of_the_file(runtime: Any, cases: dict[str, Case], tmp_path: Path) -> None:
+def test_class_weights_and_priors_are_part_of_the_file_and_float64_stays(
+    runtime: Any, cases: dict[str, Case], tmp_path: Path
+) -> None:
     case = cases["table"]
-    made = copy.copy(case.classifier)
+    made = copy.deepcopy(case.classifier)
+    made.network.double()
     changes = {"class_weight": (3.0, 1.0, 1.0), "target_priors": (0.0, 0.3, 0.7)}
     made.calibration = Calibration(temperature=2.5, how="given", n=9, class_counts=(5, 9, 2), **changes)
     assert not np.allclose(made.predict_proba(case.x), case.classifier.predict_proba(case.x))
@@ -331,6 +319,7 @@ def test_class_weights_and_priors_are_part_of_the_file(runtime: Any, cases: dict
     found = (module(torch.from_numpy(case.x))["probabilities"], session.run(["probabilities"], {"rows": case.x})[0])
     for probabilities in found:
         np.testing.assert_allclose(probabilities, made.predict_proba(case.x), atol=TOLERANCE)
+    assert {p.dtype for p in made.network.parameters()} == {torch.float64}
 
 
 class Encoder(nn.Module):
