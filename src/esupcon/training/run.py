@@ -461,10 +461,15 @@ def start(spec: TrainSpec | RunSpec, data: TrainData, **options: Any) -> Iterato
                     log = lambda line: None  # noqa: E731
                 if folder is not None:
                     folder.key = run_spec.key  # every process reads the checkpoints of this run
+                    refused: Exception | None = None
                     if fabric.is_global_zero:
                         about = {"precision_reason": reason, "device": fabric.device.type}
-                        folder.claim(run_spec, about, overwrite=get("overwrite", False))
-                    fabric.barrier()  # until the first process has claimed the folder
+                        try:
+                            folder.claim(run_spec, about, overwrite=get("overwrite", False))
+                        except (ValueError, OSError) as error:
+                            refused = error
+                    if (refused := fabric.broadcast(refused)) is not None:  # all processes end with the same line
+                        raise refused
                 if fabric.world_size > 1 and fabric.device.type == "cuda":
                     network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
                 classes = data.classes if data.classes is not None else np.arange(data.n_classes)
