@@ -437,9 +437,6 @@ AMBIGUOUS = {
     "another seed of the test part": ("evaluate", "{root}/run", "{corners}", "--split-seed", "3"),
     "a column of a file without columns": ("train", "{corners}", "--out", "{root}/o", "--label-column", "x"),
     "a format that the name contradicts": ("export", "{root}/run", "--out", "{root}/m.onnx", "--format", "torch"),
-    "an opset of a format without": (
-        *("export", "{root}/run", "--out", "{root}/m.pt2", "--format", "torch", "--opset", "17"),
-    ),
     "a setting that the plan decides": ("reproduce", "full", "--profile", "smoke", "--set", "seed=5"),
     "a setting that nothing reads": ("reproduce", "full", "--profile", "smoke", "--set", "epoch=5"),
     "a report of no format": ("report", "{root}/run", "--out", "{root}/r.doc"),
