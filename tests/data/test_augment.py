@@ -1,7 +1,5 @@
 """Views against their definition, what must not change them, their distributions, tables, and mistakes."""
 
-import dataclasses
-import json
 import math
 from collections import Counter
 from dataclasses import replace
@@ -278,10 +276,6 @@ def test_simclr_has_the_reference_numbers():
     geometry = {"crop_area": (0.2, 1.0), "crop_aspect": (3 / 4, 4 / 3), "flip": 0.5}
     colour = {"jitter": 0.8, "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1, "grey": 0.2}
     assert ImageAugmentation(**geometry, **colour) == SIMCLR
-    for augmentation in AUGMENTATIONS.values():
-        json.dumps(dataclasses.asdict(augmentation))
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            augmentation.mean = 0.0
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def encoded(tmp_path_factory):
     return items
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5, None])
+@pytest.mark.parametrize("workers", [1, 5])
 def test_number_of_threads_does_not_change_the_result(encoded, workers):
     expected = [decoded(one, 16, 16) for one in encoded]
     done = []
@@ -245,15 +245,14 @@ def test_number_of_threads_does_not_change_the_result(encoded, workers):
         assert unreadable[i] == one if isinstance(one, str) else (rows[i] == one).all()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_failure_of_the_source_is_raised(workers):
+def test_failure_of_the_source_is_raised():
     def broken():
         yield from [b"x"] * 40
         raise ValueError("the file ends in the middle")
 
     threads = threading.active_count()
     with pytest.raises(ValueError, match="in the middle"):
-        decode_images(broken(), np.zeros((90, *SPEC.shape), np.uint8), SPEC, workers=workers)
+        decode_images(broken(), np.zeros((90, *SPEC.shape), np.uint8), SPEC, workers=2)
     assert threading.active_count() == threads
 
 
