@@ -118,6 +118,15 @@ def test_mixup_and_generalised_cross_entropy_learn_despite_wrong_labels() -> Non
         assert (logits.argmax(1) == right).mean() > 0.85, settings
 
 
+@pytest.mark.parametrize("method", ["ce", "supcon_cosine_ce"])
+def test_mixed_views_do_not_make_labels_look_wrong(method: str) -> None:
+    """The memory takes a mixed view for the sample of its larger part, and so do pairs of samples."""
+    data, _ = table(0.0)
+    fitted = fit(spec_of(method=method, mixup=1.0, label_noise="auto"), data)
+    assert "wrong-labels" not in {one.code for one in fitted.findings}
+    assert (fitted.classifier.logits(data.x).argmax(1) == data.y).mean() > 0.9
+
+
 def test_batches_hold_several_images_of_each_class() -> None:
     labels = np.repeat(np.arange(20), 30)
     plan = BatchPlan.of(600, 50)
