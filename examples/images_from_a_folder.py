@@ -42,6 +42,12 @@ print(f"accuracy on the test images: {100 * accuracy:.1f} %")
 print(f"temperature {classifier.calibration_temperature_:.2f}, {classifier.calibration_}")
 
 # %% [markdown]
+# `explain` shows why an image got its label: the nearest training images, and the similarity to the prototypes.
+
+# %%
+print(f"{test[0].relative_to(root)}: {classifier.explain(test[:1], n_neighbors=3)}")
+
+# %% [markdown]
 # With `unknown`, `predict` finds images that belong to no class: those further out than 99 % of the images that the
 # classifier was calibrated on. As an example we use images of pure noise.
 

@@ -42,7 +42,7 @@ for name, value in accuracy.items():
 # can count how many of the first 90 are wrong.
 
 # %%
-issues = classifier.label_issues()
+issues = classifier.label_issues(return_details=True)
 n_found = int(np.isin(issues.indices[:90], wrong).sum())
 print(f"wrong labels among the 90 most suspicious rows: {n_found}; expected by chance: {90 * 90 / 600:.0f}")
 for row, given, suggested, likelihood in list(

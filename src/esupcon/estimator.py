@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags, check_random_state, compute_class_weight
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
@@ -26,12 +27,17 @@ from esupcon._split import stratified_split
 from esupcon.classifier.classifier import (
     Classifier,
     Codes,
+    Explanation,
     Floats,
     LabelIssues,
     as_labels,
+    codes_of,
+    distinct_classes,
 )
 from esupcon.classifier.folder import CUSTOM, ModelInfo, load_classifier
 from esupcon.classifier.preprocessing import ImagePreprocessing, Preprocessing, Rows, TablePreprocessing, holds_images
+from esupcon.data.augmentations import AUGMENTATIONS
+from esupcon.methods import METHODS
 from esupcon.models import resolve_encoder
 from esupcon.probability import Calibration, Priors, fit_calibration
 from esupcon.probability.calibration import FEW_SAMPLES
@@ -40,7 +46,7 @@ from esupcon.spec import RunSpec, TrainSpec
 from esupcon.training import Fitted, TrainData, fit
 from esupcon.training.estimate import announce
 
-__all__ = ["ContrastiveClassifier", "LabelIssues", "load"]
+__all__ = ["ContrastiveClassifier", "Explanation", "LabelIssues", "load"]
 
 #: Parameters that are training settings of the same name. None: as recommended for the data.
 _SETTINGS = (
@@ -101,6 +107,8 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         Number format of training; "bf16" is mixed precision.
     device : str, default="auto"
         Where to train: "auto", "cpu", "cuda" or "mps". Predictions are made on the CPU.
+    warm_start : bool, default=False
+        Whether `fit` continues from the last fit.
     verbose : int, default=0
         1 shows the estimated time, progress and findings.
     random_state : int, RandomState or None, default=None
@@ -141,12 +149,32 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
 
     classifier_: Classifier
 
-    _parameter_constraints = {  # noqa: RUF012 - scikit-learn's name and form; `TrainSpec` checks the others
+    _parameter_constraints = {  # noqa: RUF012 - scikit-learn's name and form
+        "method": [StrOptions(METHODS.keys())],  # a view: methods registered later are included
         "encoder": [str, nn.Module],
+        "pretrained": ["boolean"],
         "kind": [StrOptions({"auto", "embeddings"})],
+        "temperature": [Interval(Real, 0, None, closed="neither"), None],
+        "prototype_weight": [Interval(Real, 0, None, closed="left"), None],
+        "epochs": [Interval(Integral, 1, None, closed="left"), None],
+        "batch_size": [Interval(Integral, 2, None, closed="left"), None],
+        "lr": [Interval(Real, 0, None, closed="neither"), None],
+        "optimizer": [StrOptions({"adamw", "sgd", "muon"}), None],
+        "weight_decay": [Interval(Real, 0, None, closed="left"), None],
+        "augmentation": [StrOptions({"auto", *AUGMENTATIONS})],
+        "label_noise": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left"), None],
         "class_weight": [StrOptions({"balanced"}), dict, None],
+        "priors": [StrOptions({"training", "balanced"}), dict],
+        "auto_calibrate": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "early_stopping": ["boolean"],
+        "patience": [Interval(Integral, 1, None, closed="left")],
         "image_size": [Interval(Integral, 1, None, closed="left"), tuple, None],
+        "precision": [StrOptions({"auto", "32", "bf16"})],
+        "device": [str],
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
     }
 
     def __init__(
@@ -174,6 +202,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         image_size: int | tuple[int, int] | None = None,
         precision: str = "auto",
         device: str = "auto",
+        warm_start: bool = False,
         verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -199,6 +228,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         self.image_size = image_size
         self.precision = precision
         self.device = device
+        self.warm_start = warm_start
         self.verbose = verbose
         self.random_state = random_state
 
@@ -213,45 +243,94 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
             A table (n, d), standardised inside; images (n, H, W), (n, H, W, C) or (n, C, H, W) of any range; PIL images
             or paths of image files; or embeddings (n, d), see `kind`.
         y : array of shape (n,)
-            Labels: text, numbers or booleans. Samples cannot be weighted; see `class_weight`.
+            Labels of any type. Samples cannot be weighted; see `class_weight`.
 
         Returns
         -------
         self : ContrastiveClassifier
             The fitted estimator.
         """
-        self._validate_params()
-        preprocessing, rows = self._preprocess(X)
-        classes, codes = np.unique(as_labels(y, rows), return_inverse=True)
+        previous, preprocessing, rows, labels = self._begin(X, y, resume=self.warm_start)
+        classes = distinct_classes(labels)
         if len(classes) < 2:
             raise ValueError(
                 "ContrastiveClassifier needs samples of at least 2 classes in the data, but the data contains only one "
                 f"class: {classes.tolist()[0]!r}."
             )
-        calibration = self._uncalibrated(classes, np.bincount(codes))
-        task = _Task(self, rows, codes, classes, preprocessing, calibration, self._seed())
+        if previous is not None and classes.tolist() != previous.classes_.tolist():
+            raise ValueError(
+                "warm_start can only be used where `self.classes_` is the same as in the previous call to fit. "
+                f"Previously got {previous.classes_}, `y` has {classes}."
+            )
+        codes = codes_of(labels, classes)
+        calibration = self._uncalibrated(classes, np.bincount(codes, minlength=len(classes)))
+        task = _Task(self, rows, codes, classes, preprocessing, calibration, self._seed(), previous)
         trained, self.recipe_ = task.train_and_calibrate()
-        self.classifier_, self.findings_, self.history_ = trained.classifier, trained.findings, list(trained.history)
-        self.n_iter_ = len(self.history_)
+        self._keep(trained, [])
         return self
 
-    def _preprocess(self, X: Any) -> tuple[Preprocessing, Rows]:
-        """Return the preprocessing that fits X, and X as rows."""
-        if holds_images(X):
+    def partial_fit(self, X: Any, y: Any, classes: ArrayLike | None = None) -> Self:
+        """Make one pass over these samples, from the current state.
+
+        `classes`, all labels that will ever occur, is needed in the first call. Nothing is held out, so probabilities
+        are not calibrated: call ``calibrate(X, y)`` at the end. Training examples are not remembered.
+        """
+        if classes is None and not hasattr(self, "classifier_"):
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        previous, preprocessing, rows, labels = self._begin(X, y, resume=True, min_samples=1)
+        known = self.classes_ if classes is None else distinct_classes(as_labels(classes, classes))
+        if previous is not None and known.tolist() != previous.classes_.tolist():
+            raise ValueError(
+                f"`classes={classes!r}` is not the same as on last call to partial_fit, was: {previous.classes_!r}"
+            )
+        codes = codes_of(labels, known)
+        if len(rows) == 1:  # a batch has at least two samples
+            rows, codes = np.repeat(rows, 2, axis=0), np.repeat(codes, 2)
+        counts = np.bincount(codes, minlength=len(known))
+        if previous is not None:
+            if isinstance(preprocessing, TablePreprocessing):
+                preprocessing = preprocessing.updated(rows)
+            counts += np.array(previous.calibration.class_counts)
+        calibration = self._uncalibrated(known, counts)
+        # The seed depends on the samples so far, so that no two calls repeat the same draws.
+        seed = int(np.random.SeedSequence([self._seed(), int(counts.sum())]).generate_state(1)[0])
+        task = _Task(self, rows, codes, known, preprocessing, calibration, seed, previous)
+        self.recipe_ = task.recipe(len(rows), epochs=1)
+        self._keep(task.train(np.ones(len(rows), bool), self.recipe_), getattr(self, "history_", []))
+        return self
+
+    def _begin(
+        self, X: Any, y: Any, *, resume: bool, min_samples: int = 2
+    ) -> tuple[Classifier | None, Preprocessing, Rows, NDArray[Any]]:
+        """Return the classifier to continue from, if any, the preprocessing, X as rows, and y as labels."""
+        self._validate_params()
+        previous: Classifier | None = getattr(self, "classifier_", None) if resume else None
+        if previous is not None:
+            preprocessing: Preprocessing = previous.preprocessing
+            rows = preprocessing.rows(self._checked(X))
+        elif holds_images(X):
             for name in ("n_features_in_", "feature_names_in_"):  # of a table that was fitted before
                 self.__dict__.pop(name, None)
             side = photo_side(self.encoder if isinstance(self.encoder, str) else "auto", pretrained=self.pretrained)
-            return ImagePreprocessing.fit(X, self.image_size, photo_side=side)
-        table = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        standardise = not isinstance(self.encoder, str) or self.encoder != "identity"
-        names = getattr(self, "feature_names_in_", None)
-        return TablePreprocessing.fit(table, standardise=standardise, feature_names=names)
+            preprocessing, rows = ImagePreprocessing.fit(X, self.image_size, photo_side=side)
+        else:
+            table = validate_data(self, X, dtype=np.float64, ensure_min_samples=min_samples)
+            standardise = not isinstance(self.encoder, str) or self.encoder != "identity"
+            names = getattr(self, "feature_names_in_", None)
+            preprocessing, rows = TablePreprocessing.fit(table, standardise=standardise, feature_names=names)
+        return previous, preprocessing, rows, as_labels(y, rows)
 
     def _uncalibrated(self, classes: NDArray[Any], counts: Codes) -> Calibration:
         """Return the calibration at temperature 1, with class counts and the weights of the posteriors."""
         weights = None
         if isinstance(self.class_weight, Mapping):
-            weights = tuple(compute_class_weight(self.class_weight, classes=classes, y=classes).tolist())
+            labels = classes.tolist()
+            unknown = [label for label in self.class_weight if label not in labels]
+            if unknown:
+                raise ValueError(f"The classes, {unknown}, are not in class_weight's data; the classes are {labels}.")
+            weights = tuple(float(self.class_weight.get(label, 1.0)) for label in labels)
+            if not all(0 < weight < math.inf for weight in weights):
+                raise ValueError(f"class_weight must hold finite numbers above 0; got {dict(self.class_weight)}.")
         calibration = Calibration(class_counts=tuple(counts.tolist()), class_weight=weights)
         return calibration.with_priors(self.priors, classes.tolist())
 
@@ -259,6 +338,11 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         if isinstance(self.random_state, Integral):
             return int(self.random_state)  # as `esupcon train --seed`
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _keep(self, trained: Fitted, history: list[dict[str, Any]]) -> None:
+        self.classifier_, self.findings_ = trained.classifier, trained.findings
+        self.history_ = [*history, *trained.history]
+        self.n_iter_ = len(self.history_)
 
     # --- Prediction: everything is delegated to classifier_ ----------------------------------------------------------
 
@@ -287,9 +371,21 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         """
         return self._fitted().predict_proba(self._checked(X))
 
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Return the logarithm of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return the embeddings (n, d) as the encoder gives them: not normalised."""
         return self._fitted().transform(self._checked(X))
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Return the accuracy on X with labels y of any type."""
+        predicted = self.predict(X)
+        right = [a == b for a, b in zip(predicted.tolist(), as_labels(y, predicted).tolist(), strict=True)]
+        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+        return float(np.average(right, weights=weights))
 
     def calibrate(self, X: Any, y: Any) -> Self:
         """Fit the temperature, and the threshold for outliers, on samples that were not trained on; return self."""
@@ -306,9 +402,13 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         self._fitted().add_class(self._checked(X), y)
         return self
 
-    def label_issues(self) -> LabelIssues:
-        """Return the rows of the training data, the least likely label first; see `Classifier.label_issues`."""
-        return self._fitted().label_issues()
+    def explain(self, X: Any, n_neighbors: int = 5) -> Explanation:
+        """Return the nearest training samples of each sample, and its similarity to the prototype of every class."""
+        return self._fitted().explain(self._checked(X), n_neighbors)
+
+    def label_issues(self, *, return_details: bool = False) -> Codes | LabelIssues:
+        """Return rows of the training data, the least likely label first; see `Classifier.label_issues`."""
+        return self._fitted().label_issues(return_details=return_details)
 
     def ood_score(self, X: Any, method: str = "auto") -> Floats:
         """Return how far each sample lies from the training data; see `Classifier.ood_score`."""
@@ -325,8 +425,8 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         for name in ("class_weight", "priors"):
             if isinstance(given := getattr(self, name), Mapping):
                 parameters[name] = [[label, float(value)] for label, value in given.items()]
-        parameters = json.loads(json.dumps(parameters))  # tuples become lists
-        classifier.about = ModelInfo(**{**dict(classifier.about or {}), "parameters": parameters})
+        record = json.loads(json.dumps({"parameters": parameters, "history": self.history_}))  # tuples become lists
+        classifier.about = ModelInfo(**{**dict(classifier.about or {}), **record})
         return classifier.save(path, overwrite=overwrite, examples=examples)
 
     @property
@@ -386,6 +486,7 @@ class _Task:
     preprocessing: Preprocessing
     calibration: Calibration
     seed: int
+    previous: Classifier | None
 
     def train_and_calibrate(self) -> tuple[Fitted, Recipe]:
         """Train on all samples but those that calibration or early stopping need, and remember the samples."""
@@ -403,16 +504,15 @@ class _Task:
             other = classifier
             if not hold_out:  # cross-fitting
                 other = self.train(~part, recipe).classifier.remember(self.rows[~part], self.codes[~part])
-            found, logits = other.scores_and_logits(self.rows[part])
             if other.outlier_method == classifier.outlier_method:
-                scores.append(found)
-            return logits
+                scores.append(other.outlier_scores(self.rows[part]))
+            return other.arrays(self.rows[part], "logits")[0]
 
         if estimator.auto_calibrate:
             rng, held_part = np.random.default_rng(self.seed), held if hold_out else None
             classifier.calibration = fit_calibration(classifier.calibration, self.codes, held_part, logits_of, rng)
             if scores:
-                classifier.set_outlier_threshold(np.concatenate(scores))
+                classifier.set_outlier_threshold(scores=np.concatenate(scores))
         return trained, recipe
 
     def train(
@@ -425,9 +525,9 @@ class _Task:
     ) -> Fitted:
         """Train a network on a part of the rows; with `held`, measure it on these after every epoch."""
         estimator, spec, preprocessing = self.estimator, recipe.train, self.preprocessing
-        if isinstance(preprocessing, ImagePreprocessing):
+        if isinstance(preprocessing, ImagePreprocessing) and self.previous is None:
             preprocessing = preprocessing.with_statistics_of(self.rows[part])
-        encoder = estimator.encoder
+        encoder = self._encoder()
         held_out = {} if held is None else {"x_held": self.rows[held], "y_held": self.codes[held]}
         data = TrainData(
             self.rows[part],
@@ -444,6 +544,7 @@ class _Task:
             ),
             data,
             encoder=copy.deepcopy(encoder) if isinstance(encoder, nn.Module) else None,
+            initial=None if self.previous is None else self.previous.network.state_dict(),
             accelerator=estimator.device,
             log=say if estimator.verbose else lambda line: None,
             progress=bool(estimator.verbose),
@@ -459,10 +560,27 @@ class _Task:
         classifier.about = ModelInfo(encoder=name, method=spec.method, settings=spec.model_dump())
         return fitted
 
-    def recipe(self, n: int) -> Recipe:
-        """Return the settings of training for n samples: the parameters that were given, else the recommended ones."""
-        estimator, encoder = self.estimator, self.estimator.encoder
-        named: dict[str, Any] = {**{key: getattr(estimator, key) for key in _SETTINGS}, "encoder": encoder}
+    def _encoder(self) -> str | nn.Module:
+        """Return the encoder; to continue, the one of before, which "auto" might not choose again for other data."""
+        encoder, method = self.estimator.encoder, self.estimator.method
+        if isinstance(encoder, nn.Module) or self.previous is None:
+            return encoder
+        before = self.previous.about
+        assert before is not None
+        if method != before.method or encoder not in ("auto", before.encoder):
+            raise ValueError(
+                f"training can only continue with the method and encoder it began with, {before.method!r} and "
+                f"{before.encoder!r}; they are {method!r} and {encoder!r} now. Fit with warm_start=False."
+            )
+        return before.encoder
+
+    def recipe(self, n: int, **named: Any) -> Recipe:
+        """Return the settings of training for n samples: those that are parameters of the estimator, else recommended.
+
+        `named` overrides the parameters.
+        """
+        estimator, encoder = self.estimator, self._encoder()
+        named = {**{key: getattr(estimator, key) for key in _SETTINGS}, "encoder": encoder, **named}
         named = {key: value for key, value in named.items() if value is not None and not isinstance(value, nn.Module)}
         named["class_weight"] = "balanced" if estimator.class_weight == "balanced" else None
         named["patience"] = estimator.patience if estimator.early_stopping else None
@@ -473,9 +591,7 @@ class _Task:
             asked = TrainSpec.model_validate({**named, "seed": self.seed})
             return recommend(asked, self.preprocessing.input_shape, n, **options)
         except ValidationError as error:
-            raise ValueError(
-                f"{first_error(error, show_input=True)}. Change this parameter of ContrastiveClassifier."
-            ) from error
+            raise ValueError(f"{first_error(error)}. Change this parameter of ContrastiveClassifier.") from error
 
 
 def load(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> ContrastiveClassifier | Classifier:
@@ -513,6 +629,8 @@ def load(path: str | os.PathLike[str], *, encoder: nn.Module | None = None) -> C
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} holds parameters that ContrastiveClassifier does not take ({reason}).") from error
     estimator.classifier_ = classifier
+    estimator.history_, estimator.findings_ = [dict(line) for line in classifier.about.history], []
+    estimator.n_iter_ = len(estimator.history_)
     if isinstance(classifier.preprocessing, TablePreprocessing):
         estimator.n_features_in_ = len(classifier.preprocessing.mean)
         if classifier.preprocessing.feature_names is not None:

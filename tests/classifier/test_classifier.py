@@ -68,7 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def test_every_classifier_predicts_and_finds_outliers(of_digits: Any, files: list[Path]) -> None:
+def test_every_classifier_predicts_explains_and_finds_outliers(of_digits: Any, files: list[Path]) -> None:
     X = PIXELS[:5]
     probabilities = of_digits.predict_proba(X)
     assert probabilities.shape == (5, 10)
@@ -78,9 +78,11 @@ def test_every_classifier_predicts_and_finds_outliers(of_digits: Any, files: lis
         np.testing.assert_array_equal(of_digits.predict_proba(same), probabilities)
     z = unit(of_digits.transform(X))
     np.testing.assert_allclose(np.linalg.norm(of_digits.prototypes_, axis=1), 1)
-    np.testing.assert_allclose(of_digits.ood_score(X, "prototype"), 1 - (z @ of_digits.prototypes_.T).max(1), atol=1e-5)
-    assert sorted(of_digits.label_issues().indices) == list(range(300))
-    for method in ("auto", "mahalanobis", "knn", "prototype"):
+    explanation = of_digits.explain(X, n_neighbors=2)
+    assert explanation.neighbours[:, 0].tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(explanation.prototype_similarity, z @ of_digits.prototypes_.T, atol=1e-5)
+    assert sorted(of_digits.label_issues()) == list(range(300))
+    for method in ("auto", "mahalanobis", "knn", "prototype", "energy", "softmax"):
         assert of_digits.ood_score(X, method=method).shape == (5,)
     noise = np.random.default_rng(0).integers(0, 256, (50, 8, 8), dtype=np.uint8)
     scores = of_digits.ood_score(np.concatenate([PIXELS[:300], noise]))
@@ -104,7 +106,7 @@ def test_every_classifier_calibrates_adapts_grows_and_saves(of_digits: Any, tmp_
     assert type(again) is type(changed)
     np.testing.assert_array_equal(again.predict_proba(X), changed.predict_proba(X))
     np.testing.assert_array_equal(again.ood_score(X), changed.ood_score(X))
-    np.testing.assert_array_equal(again.label_issues().indices, changed.label_issues().indices)
+    np.testing.assert_array_equal(again.explain(X).neighbours, changed.explain(X).neighbours)
 
 
 # --- Outputs ---------------------------------------------------------------------------------------------------------
@@ -166,10 +168,10 @@ def test_label_issues_follow_their_definition() -> None:
         expected.append((belief[codes[i]], belief[codes[i]] - max(np.delete(belief, codes[i]))))
     classifier = make_classifier(classes=["a", "b", "c"])
     classifier.examples = Examples(z, codes, np.arange(30))
-    found = classifier.label_issues()
+    found = classifier.label_issues(return_details=True)
     order = np.argsort([margin for _, margin in expected], kind="stable")
-    np.testing.assert_array_equal(found.indices, order)
-    np.testing.assert_allclose(found.likelihood, np.array(expected)[order, 0], atol=1e-6)
+    np.testing.assert_array_equal(found.indices, order)  # type: ignore[union-attr]
+    np.testing.assert_allclose(found.likelihood, np.array(expected)[order, 0], atol=1e-6)  # type: ignore[union-attr]
 
 
 def test_remembered_rows_are_spread_evenly_if_there_are_too_many() -> None:
@@ -180,6 +182,7 @@ def test_remembered_rows_are_spread_evenly_if_there_are_too_many() -> None:
     assert classifier.examples is not None and len(classifier.examples.codes) == 10
     assert classifier.examples.rows[[0, -1]].tolist() == [0, 49]
     np.testing.assert_array_equal(classifier.examples.codes, codes[classifier.examples.rows])
+    assert classifier.explain(X[49:], n_neighbors=1).neighbours.tolist() == [[49]]
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +217,7 @@ def test_the_threshold_is_that_of_99_percent_of_the_samples_given_to_calibrate(t
 @pytest.mark.parametrize(
     ("classes", "unknown", "kind"),
     [
-        *((["ab", "cd", "ef"], "unknown", "U"), ([1, 2, 3], -1, "i")),
+        *((["ab", "cd", "ef"], "unknown", "U"), ([1, 2, 3], -1, "i"), ([1, 2, 3], np.int64(-1), "i")),
         *(([1, 2, 3], "no", "O"), ([True, False], -1, "O"), (["a", 1, "b"], "none", "O"), ([0.5, 1.5], 2.5, "f")),
     ],
 )
@@ -222,7 +225,7 @@ def test_predictions_can_hold_the_value_for_unknown(classes: list[Any], unknown:
     classifier = make_classifier("identity", (3,), classes=classes)
     with pytest.raises(ValueError, match=r"needs a threshold.*calibrate\(X, y\)"):
         classifier.predict(some_rows((3,)), unknown=unknown)
-    classifier.set_outlier_threshold(classifier.ood_score(some_rows((3,), 40)))
+    classifier.set_outlier_threshold(classifier.preprocessing.rows(some_rows((3,), 40)))
     X = np.concatenate([some_rows((3,)), -5 * classifier.prototypes_.sum(axis=0, keepdims=True)])  # type: ignore[union-attr]
     found = classifier.predict(X, unknown=unknown)
     assert found.dtype.kind == kind
@@ -278,7 +281,7 @@ def test_a_model_that_claims_other_draws_changes_them_and_nothing_else(run: Path
     assert evaluate(run, corners).uncalibrated == before.uncalibrated
 
 
-def test_the_model_of_a_run_takes_paths_and_has_examples(run: Path, corners: Path, tmp_path: Path) -> None:
+def test_the_model_of_a_run_takes_paths_and_explains(run: Path, corners: Path, tmp_path: Path) -> None:
     classifier = esupcon.load(run)
     images = np.asarray(load(corners, log=lambda line: None).x_test[:3])
     Image.fromarray(images[0, 0]).save(tmp_path / "0.png")
@@ -288,8 +291,9 @@ def test_the_model_of_a_run_takes_paths_and_has_examples(run: Path, corners: Pat
     assert dict(found.ranked) == pytest.approx(
         dict(zip(classifier.classes_.tolist(), expected[0], strict=True)), abs=1e-6
     )
+    assert classifier.explain(images).neighbours.shape == (3, 5)
     assert classifier.ood_score(images).shape == (3,)
-    assert len(classifier.label_issues().indices) > 50
+    assert len(classifier.label_issues()) > 50  # type: ignore[arg-type]
 
 
 def test_calibrating_a_run_stores_the_threshold_for_unknown_images(run: Path, corners: Path) -> None:

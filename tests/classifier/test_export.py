@@ -80,7 +80,7 @@ def classifier_of(
 
 
 def photographs(side: int, n: int) -> np.ndarray:
-    """Pieces of real photographs, (n, 3, side, side)."""
+    """Pieces of real photographs, (n, 3, side, side), that the check inside export does not use."""
     rng = np.random.default_rng(3)
     found = []
     for index in range(n):
@@ -102,7 +102,9 @@ def make_cases() -> dict[str, Case]:
     x, labels = DIGIT_IMAGES[:500], DIGIT_LABELS[:500]
     digits = classifier_of("resnet10-w8", x, [*range(10)], head="prototype", calibration=sharp, labels=labels)
     names = ["é", "=1+1", '"', "\n"]
-    fast = classifier_of("fast", small, [*names, *"abcdef"], head="linear", neck="norm", mirror=True, calibration=sharp)
+    odd = classifier_of("resnet18-w8", large, names, head="prototype", labels=np.arange(12) % 4)
+    names_of_ten = [f"class {k}" for k in range(10)]
+    fast = classifier_of("fast", small, names_of_ten, head="linear", neck="norm", mirror=True, calibration=sharp)
     photos = classifier_of(
         "efficientnet-lite0",
         large[:, :, :64],
@@ -118,11 +120,12 @@ def make_cases() -> dict[str, Case]:
         "digits": Case(digits, DIGIT_IMAGES[500:560]),
         "fast": Case(fast, small),
         "photos": Case(photos, large[:, :, :64]),
+        "96x96": Case(odd, large),
         "table": Case(table, wine, "rows"),
     }
 
 
-CASES = ("digits", "table", "fast")
+CASES = ("digits", "96x96", "table", "fast")
 #: Of files to the classifier: rounding in float32, in another order.
 ROUNDING = 1e-5
 
@@ -150,8 +153,10 @@ def test_onnx_equals_the_classifier(
     runtime: Any, cases: dict[str, Case], onnx_files: dict[str, Exported], name: str
 ) -> None:
     case, exported = cases[name], onnx_files[name]
+    assert exported.n_bytes == exported.path.stat().st_size
     assert exported.difference is not None
     assert exported.difference <= ROUNDING
+    assert exported.n_checked >= 16
     session = runtime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
     (given_input,) = session.get_inputs()
     assert given_input.name == case.input_name
@@ -169,7 +174,7 @@ def test_onnx_of_the_pretrained_encoder_equals_the_classifier(
 ) -> None:
     """With neck, mirror images and calibration; takes half a minute, nearly all of it in the exporter."""
     case = cases["photos"]
-    exported = export_onnx(case.classifier, tmp_path / "photos.onnx")
+    exported = export_onnx(case.classifier, tmp_path / "photos.onnx", samples=case.x)
     assert exported.difference is not None
     assert exported.difference <= ROUNDING
     session = runtime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
@@ -208,6 +213,9 @@ print(json.dumps(found))
         metadata, made = found[name]["metadata"], case.classifier
         assert metadata["esupcon_version"] == esupcon.__version__
         assert json.loads(metadata["classes"]) == made.classes_.tolist()
+        assert json.loads(metadata["preprocessing"]) == made.preprocessing.model_dump(mode="json")
+        assert json.loads(metadata["calibration"]) == made.calibration.model_dump(mode="json")
+        assert (metadata["encoder"], metadata["method"]) == (made.about.encoder, "esupcon")
     accuracy = np.mean(np.array(found["digits"]["labels"]) == DIGIT_LABELS[500:560])
     assert accuracy > 0.2  # by chance 0.1; the encoder is untrained
 
@@ -222,11 +230,12 @@ def test_files_hold_no_paths_of_this_machine(
             assert os.fsencode(place) not in content
 
 
-@pytest.mark.parametrize("name", ["table", "fast", "photos"])
+@pytest.mark.parametrize("name", [*CASES, "photos"])
 def test_torch_file_equals_the_classifier(cases: dict[str, Case], name: str, tmp_path: Path) -> None:
     case = cases[name]
     before = {key: value.clone() for key, value in case.classifier.network.state_dict().items()}
-    exported = export_torch(case.classifier, tmp_path / "model.pt2")
+    exported = export_torch(case.classifier, tmp_path / "model.pt2", samples=case.x)
+    assert exported.n_checked > len(case.x)
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
     for key, value in case.classifier.network.state_dict().items():
         assert torch.equal(value, before[key])
@@ -249,6 +258,18 @@ def test_a_saved_model_predicts_the_same_bit_for_bit(cases: dict[str, Case], nam
     assert (loaded.transform(case.x) == case.classifier.transform(case.x)).all()
 
 
+def test_another_opset_and_other_precision(runtime: Any, cases: dict[str, Case], tmp_path: Path) -> None:
+    """A classifier in float64 is exported in float32 and stays in float64."""
+    import onnx
+
+    made = copy.deepcopy(cases["table"].classifier)
+    made.network.double()
+    path = export_onnx(made, tmp_path / "model.onnx", opset=20).path
+    assert {one.domain: one.version for one in onnx.load(path).opset_import}[""] == 20
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    assert {p.dtype for p in made.network.parameters()} == {torch.float64}
+
+
 def test_the_command_in_a_fresh_process(
     cases: dict[str, Case], onnx_files: dict[str, Exported], tmp_path: Path
 ) -> None:
@@ -258,7 +279,9 @@ def test_the_command_in_a_fresh_process(
     words = [sys.executable, "-W", "default", "-m", "esupcon", "export", "run", "--out", "a.onnx"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stderr == ""
-    assert re.fullmatch(r"a\.onnx: [\d,]+ bytes, 3 classes\nlargest difference from the model: \S+\n", done.stdout)
+    assert re.fullmatch(
+        r"a\.onnx: [\d,]+ bytes, 3 classes\nlargest difference from the model: \S+ on 16 inputs\n", done.stdout
+    )
     assert (tmp_path / "a.onnx").read_bytes() == onnx_files["table"].path.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "run"]
 
@@ -283,7 +306,7 @@ def test_without_the_runtime_the_file_is_unchecked_and_the_result_tells_so(
     monkeypatch.setattr(export_module, "_onnx_bytes", lambda *_: content)
     without(monkeypatch, "onnxruntime")
     exported = export_onnx(cases["table"].classifier, tmp_path / "x.onnx")
-    assert exported.difference is None
+    assert (exported.difference, exported.n_checked) == (None, 0)
     assert exported.path.read_bytes() == content
 
 
@@ -305,12 +328,9 @@ def test_a_file_that_differs_is_not_written(
     assert export_onnx(case.classifier, target).path.read_bytes() == content
 
 
-def test_class_weights_and_priors_are_part_of_the_file_and_float64_stays(
-    runtime: Any, cases: dict[str, Case], tmp_path: Path
-) -> None:
+def test_class_weights_and_priors_are_part_of_the_file(runtime: Any, cases: dict[str, Case], tmp_path: Path) -> None:
     case = cases["table"]
-    made = copy.deepcopy(case.classifier)
-    made.network.double()
+    made = copy.copy(case.classifier)
     changes = {"class_weight": (3.0, 1.0, 1.0), "target_priors": (0.0, 0.3, 0.7)}
     made.calibration = Calibration(temperature=2.5, how="given", n=9, class_counts=(5, 9, 2), **changes)
     assert not np.allclose(made.predict_proba(case.x), case.classifier.predict_proba(case.x))
@@ -319,7 +339,6 @@ def test_class_weights_and_priors_are_part_of_the_file_and_float64_stays(
     found = (module(torch.from_numpy(case.x))["probabilities"], session.run(["probabilities"], {"rows": case.x})[0])
     for probabilities in found:
         np.testing.assert_allclose(probabilities, made.predict_proba(case.x), atol=TOLERANCE)
-    assert {p.dtype for p in made.network.parameters()} == {torch.float64}
 
 
 class Encoder(nn.Module):
@@ -349,6 +368,19 @@ def test_encoders_that_cannot_be_exported_are_refused(how: str, complaint: str, 
         export_torch(made, tmp_path / "x.pt2")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_samples_are_checked_as_they_are(cases: dict[str, Case], tmp_path: Path) -> None:
+    """Rows whose digits float32 does not hold are found out; samples of another shape are refused."""
+    rng = np.random.default_rng(0)
+    rows = 1e9 + rng.normal(size=(50, 3))
+    made = classifier_of("mlp-8x1", rows, ["a", "b"], head="prototype", labels=np.arange(50) % 2)
+    export_torch(made, tmp_path / "x.pt2")
+    with pytest.raises(ValueError, match="differs from the classifier"):
+        export_torch(made, tmp_path / "y.pt2", samples=rows)
+    with pytest.raises(ValueError, match=r"X must be a table \(n, 3\)"):
+        export_torch(made, tmp_path / "y.pt2", samples=rows[:, :2])
+    assert [path.name for path in tmp_path.iterdir()] == ["x.pt2"]
 
 
 @given(

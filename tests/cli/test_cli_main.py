@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from esupcon import __version__
-from esupcon.cli import app, one_line
+from esupcon.cli import app, as_typed, one_line
+from esupcon.cli.bench import best_seconds
 from esupcon.cli.stopping import Stopped, Stopper
 from esupcon.methods import METHODS
 
@@ -101,6 +102,24 @@ def test_bugs_keep_their_traceback(esupcon, tmp_path: Path) -> None:
         esupcon("--debug", "train", "dogits", "--out", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("message", "typed"),
+    [
+        ("image_column 'a' is not there; pass image_column.", "--image-column 'a' is not there; pass --image-column."),
+        ("part must be one of a, b", "--part must be one of a, b"),
+        ("Pass strict=True.", "Pass --strict."),
+        ("Use part='all' or part=\"a-b\".", "Use --part all or --part a-b."),
+        ("Pass strict=False.", "Pass --no-strict."),
+        ("Pass image_column=where, or part=all.", "Pass --image-column where, or --part all."),
+        *((text, text) for text in ("the strict part of 'image_column' in x/image_column.csv", "my_image_column")),
+    ],
+)
+def test_messages_name_options_as_typed(message: str, typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"image_column": "--image-column", "part": "--part", "strict": "--strict"}
+    monkeypatch.setattr("esupcon.cli.output.OPTIONS", names)
+    assert as_typed(message) == typed
+
+
 def test_a_signal_before_training_stops_at_once_and_one_during_it_is_asked_for() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped) as stopped, Stopper():
@@ -171,6 +190,13 @@ def test_an_early_signal_gives_no_traceback(delay: float, tmp_path: Path) -> Non
     assert process.returncode == 130
     assert err.splitlines()[-1] == "esupcon: interrupted."
     assert "Traceback" not in err
+
+
+def test_benchmark_candidates_take_turns_after_a_warm_up() -> None:
+    called: list[str] = []
+    best = best_seconds({name: lambda name=name: called.append(name) for name in "ab"}, rounds=2)
+    assert called == list("ababab")
+    assert all(0 <= seconds < 1 for seconds in best.values())
 
 
 def test_bench(esupcon, monkeypatch: pytest.MonkeyPatch) -> None:

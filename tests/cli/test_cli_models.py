@@ -77,17 +77,21 @@ def test_every_setting_has_an_option(esupcon, corners: Path, tmp_path: Path, mon
     assert printed.json["run"]["train"] == {**defaults, **given}
 
 
-def test_without_out_each_command_has_a_new_folder(
+def test_without_out_each_command_has_a_new_folder_and_says_how_to_continue_the_earlier_one(
     esupcon, corners: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     first = esupcon("train", corners, *QUICK)
     assert first.code == 0, first.err
     assert first.err.splitlines()[0] == "The run will be in runs/corners-esupcon."
+    assert "earlier run" not in first.err
     for name in ("result.json", "report.html", "model/model.safetensors"):
         assert (tmp_path / "runs" / "corners-esupcon" / name).is_file()
     second = esupcon("train", corners, *QUICK)
-    assert second.err.splitlines()[0] == "The run will be in runs/corners-esupcon-2."
+    assert second.err.splitlines()[:2] == [
+        "The run will be in runs/corners-esupcon-2.",
+        "To continue or show the earlier run, add: --out runs/corners-esupcon",
+    ]
     shown = esupcon("train", corners, *QUICK, "--out", "runs/corners-esupcon")
     assert "nothing was trained" in shown.err
     assert len(list(Path("runs").iterdir())) == 2
@@ -117,11 +121,13 @@ def test_dry_run_shows_settings_with_reasons_and_the_time_and_writes_nothing(
     printed = esupcon(*words)
     assert printed.code == 0, printed.err
     lines = [line.split() for line in printed.out.splitlines()]
-    assert ["batch_size", "128", "fits", "into", "memory", "with", "most", "networks"] in lines
+    assert ["--encoder", "mlp-8x1", "as", "given"] in lines
+    assert ["--mirror", "False", "as", "given"] in lines
+    assert ["--batch-size", "128", "fits", "into", "memory", "with", "most", "networks"] in lines
     assert "Training will take about" in printed.out
     assert all(len(line) <= 80 for line in printed.out.splitlines())
     found = esupcon(*words, "--minutes", "0.001", "--json").json
-    assert (found["settings"]["encoder"], found["settings"]["test_time_flip"]) == ("mlp-8x1", False)
+    assert found["reasons"]["epochs"] == "what fits into 0.001 min"
     assert found["settings"]["epochs"] < 200
     assert found["seconds"] < 5
     assert list(tmp_path.iterdir()) == []
@@ -157,7 +163,7 @@ def test_the_result_fits_80_columns_and_twelve_lines(esupcon, tmp_path: Path, mo
     assert len(lines) <= 12
     assert all(len(line) <= 80 for line in lines)
     assert [line.split()[0] for line in lines if line and not line.startswith(" ")] == [
-        *("ESupCon", "accuracy", "ECE", "weakest", "model", "report", "next"),
+        *("ESupCon", "accuracy", "ECE", "weakest", "labels", "model", "report", "next"),
     ]
     result = Result.read(tmp_path / "runs" / "d-esupcon")
     assert f"{100 * result.metrics.test.accuracy:.1f} %" in printed.out
@@ -190,6 +196,19 @@ def test_report_shows_test_and_held_out_images_by_file_name_and_the_model_folder
     assert "data:image/jpeg" not in (out / "report.html").read_text()
 
 
+def test_report_shows_pairs_of_near_copies(esupcon, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (40, 4, 4), dtype=np.uint8).repeat(8, 1).repeat(8, 2)
+    x_test = x[:10].copy()
+    x_test[:3, 0, 0] ^= 1  # nearly equal
+    x_test[3:] = rng.integers(0, 256, (7, 4, 4), dtype=np.uint8).repeat(8, 1).repeat(8, 2)
+    y = np.arange(40) % 2
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x_test, y_test=y[:10])
+    assert esupcon("train", tmp_path / "d.npz", "--out", tmp_path / "o", *QUICK).code == 0
+    page = (tmp_path / "o" / "report.html").read_text()
+    assert "Copies in the test part" in page
+
+
 def test_a_report_that_cannot_be_written_loses_nothing(
     esupcon, corners: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +222,21 @@ def test_a_report_that_cannot_be_written_loses_nothing(
     assert line == "esupcon: report.html was not written (KeyError: 'boom'). The result is not affected."
     assert "accuracy" in printed.out
     assert (tmp_path / "o" / "result.json").exists()
+
+
+MISTAKES = ["--encoder resnet19", "--accelerator cuda", "--accelerator mps", "--devices -1", "--optimizer adam"]
+
+
+@pytest.mark.parametrize("words", [*MISTAKES, "--out {file}"])
+def test_mistakes_are_found_before_any_image_is_read(
+    esupcon, corners: Path, tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    monkeypatch.setattr("esupcon.training.train", lambda *args, **more: pytest.fail("it was read"))
+    (tmp_path / "file").touch()
+    printed = esupcon("train", corners, "--out", tmp_path / "o", *words.format(file=tmp_path / "file").split())
+    assert (printed.code, printed.err.count("\n")) == (2, 1)
 
 
 # --- evaluate and calibrate ------------------------------------------------------------------------------------------
@@ -241,7 +275,8 @@ def test_classes_are_matched_by_name(esupcon, trained: Path, corners: Path, tmp_
     assert printed.code == 2
     assert "does not know 1 class of" in printed.err
     assert "first 'sw'" in printed.err
-    assert esupcon("evaluate", trained, write_npz(tmp_path / "two.npz", classes=("ne", "se"))).code == 0
+    fewer = esupcon("evaluate", trained, write_npz(tmp_path / "two.npz", classes=("ne", "se")), "--json")
+    assert fewer.json["classes_without_samples"] == ["nw"]
 
 
 def test_data_without_test_part_are_measured_whole_unless_trained_on(esupcon, trained: Path, tmp_path: Path) -> None:
@@ -275,6 +310,7 @@ def test_calibration_uses_the_held_out_part_and_is_not_stored_if_it_makes_probab
     assert figures["temperature"] == pytest.approx(smoothed_temperature(held.logits, held.labels), rel=1e-3)
     assert figures["n_calibration"] == 9
     assert "held-out part of the training data" in printed.json["fitted_on"]
+    assert "fitted on 9 samples only" in printed.err
     assert (tmp_path / "c.png").exists()
     assert figures["nll_after"] > figures["nll_before"]  # nine samples are too few
     assert not printed.json["stored"]
@@ -283,7 +319,7 @@ def test_calibration_uses_the_held_out_part_and_is_not_stored_if_it_makes_probab
     assert "fitted by the smoothed rule for few samples" in esupcon("calibrate", trained, corners).err
 
 
-def test_calibration_is_stored_and_used(esupcon, trained: Path, corners: Path) -> None:
+def test_calibration_is_stored_used_and_replaced_with_a_message(esupcon, trained: Path, corners: Path) -> None:
     printed = esupcon("calibrate", trained, corners, "--on", "all", "--json")
     figures = printed.json["figures"]
     temperature = figures["temperature"]
@@ -302,6 +338,7 @@ def test_calibration_is_stored_and_used(esupcon, trained: Path, corners: Path) -
     np.testing.assert_allclose(model.predict_proba(x), scaled / scaled.sum(1, keepdims=True), rtol=1e-5)
     printed = esupcon("calibrate", trained, corners, "--on", "all")
     assert "before, T = 1" in printed.out
+    assert f"Replacing the temperature {temperature:.3g} (given, 135 samples)" in printed.err
 
 
 @pytest.mark.parametrize(("on", "n_fit", "n_measured"), [("train", 90, 45), ("test", 9, 36), ("all", 135, 135)])
@@ -355,10 +392,18 @@ def test_most_probable_classes(esupcon, trained: Path, images: Path) -> None:
     assert printed.out.splitlines()[0] == "path,label,probability,label_2,probability_2,outlier_score"
 
 
+def test_top_k_above_the_number_of_classes_is_cut_with_a_message(esupcon, trained: Path, images: Path) -> None:
+    printed = esupcon("predict", trained, images / "se" / "0.png", "--top-k", "9")
+    assert printed.code == 0
+    assert printed.err.startswith("esupcon: --top-k 9: the model has 3 classes; showing all of them.\n")
+    assert "not calibrated" in printed.err
+    assert printed.out.splitlines()[0].endswith("label_3,probability_3,outlier_score")
+
+
 def test_images_that_resemble_no_class_are_unknown(esupcon, trained: Path, corners: Path, images: Path) -> None:
     refused = esupcon("predict", trained, images, "--unknown")
     assert refused.code == 2
-    assert "unknown images are found in calibrated models only" in refused.err
+    assert "--unknown needs a calibrated model. Run: esupcon calibrate" in refused.err
     assert esupcon("calibrate", trained, corners, "--on", "all").code == 0
     noise = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
     Image.fromarray(noise).save(images / "noise.png")

@@ -12,6 +12,7 @@ from esupcon.probability import (
     Calibration,
     CalibrationFigures,
     Predictions,
+    accuracy,
     adapt_to_priors,
     estimate_priors,
     expected_calibration_error,
@@ -19,6 +20,7 @@ from esupcon.probability import (
     fit_temperature,
     held_out_calibration,
     log_softmax,
+    measure_for_shares,
     negative_log_likelihood,
     paper_calibration,
     reliability_bins,
@@ -237,6 +239,13 @@ def test_probabilities_are_true_for_the_stated_priors_whatever_training_correcte
     p, exact = calibration.probabilities(new_logits), softmax(new_density + np.log(target))
     np.testing.assert_allclose(p, exact, atol=0.03)
     assert expected_calibration_error(p, new_y) < 0.015
+    # The same figures can be found from samples that have other shares.
+    found, direct = measure_for_shares(calibration.probabilities(logits), y, target), (p, new_y)
+    assert found.accuracy == pytest.approx(accuracy(*direct), abs=0.02)
+    assert found.nll == pytest.approx(negative_log_likelihood(*direct), abs=0.04)
+    assert found.ece < 0.03
+    # Probabilities for the shares of training look miscalibrated on samples that are weighted to others.
+    assert measure_for_shares(softmax(log_density + np.log(counts)), y, target).ece > 3 * found.ece
 
 
 def test_priors_by_name_label_and_their_mistakes() -> None:
@@ -251,6 +260,16 @@ def test_priors_by_name_label_and_their_mistakes() -> None:
     ):
         with pytest.raises(ValueError, match=f"^priors must .*{message}"):
             calibration.with_priors(wrong, ["a", "b", "c"])
+
+
+def test_figures_for_shares_weight_every_class_by_its_share() -> None:
+    p, y = np.array([[0.8, 0.2], [0.8, 0.2], [0.4, 0.6], [0.9, 0.1]]), [0, 0, 1, 1]
+    found = measure_for_shares(p, y, [0.2, 0.8])
+    assert found.accuracy == pytest.approx(0.2 + 0.4)
+    assert found.nll == pytest.approx(-0.2 * np.log(0.8) - 0.4 * np.log(0.6) - 0.4 * np.log(0.1))
+    assert found.ece == pytest.approx(0.2 * 0.2 + 0.4 * 0.4 + 0.4 * 0.9)
+    assert measure_for_shares([[0.5, 0.5], [1.0, 0.0]], [0, 1], [1.0, 0.0]).nll == pytest.approx(np.log(2))
+    assert measure_for_shares([[0.5, 0.5], [1.0, 0.0]], [0, 1], [0.9, 0.1]).nll is None
 
 
 def test_adapting_to_samples_uses_the_estimated_priors() -> None:

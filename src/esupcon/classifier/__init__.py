@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from esupcon import lazy_names
 
 if TYPE_CHECKING:
-    from esupcon.classifier.classifier import Classifier, LabelIssues
+    from esupcon.classifier.classifier import Classifier, Explanation, LabelIssues
     from esupcon.classifier.evaluation import Prediction, calibrate, evaluate, predict_files
     from esupcon.classifier.export import export_onnx, export_torch
     from esupcon.classifier.folder import ModelInfo, TrainingData, load_classifier
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MODEL_FOLDER = "model"
 
 _HOMES = {
-    "classifier": ("Classifier", "LabelIssues"),
+    "classifier": ("Classifier", "Explanation", "LabelIssues"),
     "evaluation": ("Prediction", "calibrate", "evaluate", "predict_files"),
     "export": ("export_onnx", "export_torch"),
     "folder": ("ModelInfo", "TrainingData", "load_classifier"),
@@ -23,7 +23,7 @@ _HOMES = {
 }
 # fmt: off
 __all__ = [
-    "MODEL_FOLDER", "Classifier", "ImagePreprocessing", "LabelIssues", "ModelInfo", "Prediction",
+    "MODEL_FOLDER", "Classifier", "Explanation", "ImagePreprocessing", "LabelIssues", "ModelInfo", "Prediction",
     "TablePreprocessing", "TrainingData", "calibrate", "evaluate", "export_onnx", "export_torch", "load_classifier",
     "predict_files",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,8 +27,10 @@ from esupcon.probability import (
     Calibration,
     Mahalanobis,
     Priors,
+    energy_score,
     fit_mahalanobis,
     knn_score,
+    max_softmax_score,
     prototype_distance_score,
     softmax,
 )
@@ -48,7 +50,7 @@ BATCH_VALUES = 2**20
 N_NEIGHBORS = 10
 #: Widest features that the Mahalanobis score is fitted on: its matrix has this number squared of entries.
 MAX_MAHALANOBIS = 2048
-OOD_METHODS = ("auto", "mahalanobis", "knn", "prototype")
+OOD_METHODS = ("auto", "mahalanobis", "knn", "prototype", "energy", "softmax")
 #: Share of held-out samples that `predict(X, unknown=...)` still gives a class.
 KNOWN_SHARE = 0.99
 
@@ -64,6 +66,36 @@ class Examples:
     codes: Codes
     rows: Codes
     mahalanobis: Mahalanobis | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Reasons for the predictions of n samples, with k neighbours and K classes.
+
+    `neighbours` (n, k) are rows of the training data, nearest first, `neighbour_labels` their labels and
+    `neighbour_similarity` the cosines of the embeddings. `prototype_similarity` (n, K) are the cosines with the
+    prototype of each class, or with the mean of its training samples if the head is linear.
+    """
+
+    predicted: NDArray[Any]
+    probability: Floats
+    classes: NDArray[Any]
+    prototype_similarity: Floats
+    neighbours: Codes
+    neighbour_labels: NDArray[Any]
+    neighbour_similarity: Floats
+
+    def __str__(self) -> str:
+        lines = []
+        for i, label in enumerate(self.predicted):
+            found = zip(self.neighbours[i], self.neighbour_labels[i], self.neighbour_similarity[i], strict=True)
+            near = ", ".join(f"#{row} {name} ({cosine:.2f})" for row, name, cosine in found)
+            second = int(np.argsort(self.prototype_similarity[i])[-2])
+            lines.append(
+                f"{label} ({100 * self.probability[i].max():.1f} %): cosine {self.prototype_similarity[i].max():.2f} "
+                f"with its class, {self.prototype_similarity[i, second]:.2f} with {self.classes[second]}; near {near}"
+            )
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +165,7 @@ class Classifier:
         step = max(1, min(most, BATCH_VALUES // math.prod(self.preprocessing.input_shape)))
         parts: dict[str, list[Tensor]] = {name: [] for name in names}
         with evaluating(self.network):
-            for start in range(0, max(1, len(rows)), step):
+            for start in range(0, len(rows), step):
                 if start and self.between_batches is not None:
                     self.between_batches(start, len(rows))
                 batch = self.preprocessing.tensor(rows[start : start + step], self.device).to(self.dtype)
@@ -141,6 +173,9 @@ class Classifier:
                     batch = batch.contiguous(memory_format=torch.channels_last)
                 for name, value in self.network.outputs(batch, names).items():
                     parts[name].append(value)
+            if not len(rows):  # one row of zeros gives the widths
+                batch = torch.zeros(1, *self.preprocessing.input_shape, device=self.device, dtype=self.dtype)
+                parts = {name: [value[:0]] for name, value in self.network.outputs(batch, names).items()}
         outputs = {name: torch.cat(values) for name, values in parts.items()}
         for name, value in outputs.items():
             broken = ~value.isfinite().all(dim=1)
@@ -178,20 +213,21 @@ class Classifier:
         With `unknown`, a value that is not a class, return that value for outliers: samples whose `ood_score` is above
         that of 99 % of the samples that calibration used.
         """
-        if unknown is None:
-            predicted: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
-            return predicted
+        rows, answers = self.preprocessing.rows(X), self.classes_
+        z, logits = self.arrays(rows, "embedding", "logits")
+        best = self.probabilities(logits).argmax(axis=1)
+        if unknown is not None:
+            best[self._are_outliers(rows, z, logits)] = self.n_classes
+            answers = self._answers_with(unknown)
+        predicted: NDArray[Any] = answers[best]
+        return predicted
+
+    def _answers_with(self, unknown: Any) -> NDArray[Any]:
+        """Return `classes_` and one more value, in a type that holds all of them."""
         if unknown in self.classes_.tolist():
             raise ValueError(f"unknown must not be one of the classes; got {unknown!r}. Pass another value.")
-        if (threshold := self.calibration.outlier_threshold) is None:
-            raise ValueError(
-                "unknown needs a threshold, which calibration finds; this classifier has none. Call calibrate(X, y) "
-                "with samples that were not trained on."
-            )
-        scores, logits = self.scores_and_logits(self.preprocessing.rows(X))
-        best = np.where(scores > threshold, self.n_classes, self.probabilities(logits).argmax(axis=1))
-        with_unknown: NDArray[Any] = class_array([*self.classes_.tolist(), unknown])[best]
-        return with_unknown
+        answers = class_array([*self.classes_.tolist(), unknown.item() if isinstance(unknown, np.generic) else unknown])
+        return answers.astype(object) if self.classes_.dtype == object else answers
 
     # --- Calibration and class priors --------------------------------------------------------------------------------
 
@@ -201,9 +237,9 @@ class Classifier:
         Both replace those so far.
         """
         rows = self.preprocessing.rows(X)
-        scores, logits = self.scores_and_logits(rows)
+        (logits,) = self.arrays(rows, "logits")
         self.calibration = self.calibration.fit(logits, codes_of(as_labels(y, logits), self.classes_), how="given")
-        self.set_outlier_threshold(scores)
+        self.set_outlier_threshold(rows)
         return self
 
     def adapt_priors(self, X: Any = None, *, priors: Priors | ArrayLike | None = None) -> Self:
@@ -224,7 +260,7 @@ class Classifier:
     def remember(
         self, rows: Rows, codes: Codes, *, fit_on: NDArray[np.bool_] | None = None, most_values: int | None = None
     ) -> Self:
-        """Keep the embeddings of training rows, for `label_issues` and `ood_score`.
+        """Keep the embeddings of training rows, for `explain`, `label_issues` and `ood_score`.
 
         With `fit_on`, only these rows describe what is not an outlier: all but those held out from training. With
         `most_values`, keep only as many rows, spread evenly, as have that many values in all.
@@ -240,22 +276,37 @@ class Classifier:
         self.examples = Examples(unit(z[kept]).astype(np.float32), codes[kept], kept, mahalanobis)
         return self
 
-    def label_issues(self) -> LabelIssues:
-        """Return the rows of the training data, the one whose label is least likely first, and suggested labels.
+    def explain(self, X: Any, n_neighbors: int = 5) -> Explanation:
+        """Return the nearest training samples of each sample, and its similarity to the prototype of every class."""
+        examples = self._examples("explain")
+        if not 1 <= n_neighbors <= len(examples.codes):
+            raise ValueError(f"n_neighbors must be 1 to the {len(examples.codes)} training samples; got {n_neighbors}.")
+        z, logits = self.arrays(self.preprocessing.rows(X), "embedding", "logits")
+        z, probabilities = unit(z), self.probabilities(logits)
+        places, cosines = nearest(z, examples.embedding, n_neighbors)
+        return Explanation(
+            predicted=self.classes_[probabilities.argmax(axis=1)],
+            probability=probabilities,
+            classes=self.classes_,
+            prototype_similarity=z @ self._class_vectors().T,
+            neighbours=examples.rows[places],
+            neighbour_labels=self.classes_[examples.codes[places]],
+            neighbour_similarity=cosines,
+        )
 
-        For each sample two estimates of its label, made without its own label, are averaged: the labels of its ten
-        nearest neighbours, and the softmax of its cosines with the class means at temperature 0.1. The order is that of
-        the estimate for the given label minus the largest one for another label.
+    def label_issues(self, *, return_details: bool = False) -> Codes | LabelIssues:
+        """Return rows of the training data, the one whose label is least likely first.
+
+        With `return_details`, also the label suggested instead, and how likely the given one is. For each sample two
+        estimates of its label, made without its own label, are averaged: the labels of its ten nearest neighbours, and
+        the softmax of its cosines with the class means at temperature 0.1. The order is that of the estimate for the
+        given label minus the largest one for another label.
         """
         examples = self._examples("label_issues")
         z, codes, here = examples.embedding.astype(np.float64), examples.codes, np.arange(len(examples.codes))
         k = min(N_NEIGHBORS, len(codes) - 1)
         votes = np.zeros((len(codes), self.n_classes))
-        neighbours = NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute").fit(z)
-        nearest = neighbours.kneighbors(
-            None, return_distance=False
-        )  # of the rows themselves; none is its own neighbour
-        np.add.at(votes, (np.repeat(here, k), codes[nearest].ravel()), 1 / k)
+        np.add.at(votes, (np.repeat(here, k), codes[nearest(None, z, k)[0]].ravel()), 1 / k)
         sums = _class_sums(z, codes, self.n_classes)
         cosines = z @ unit(sums).T
         cosines[here, codes] = np.einsum("nd,nd->n", z, unit(sums[codes] - z))  # the own class without the sample
@@ -264,6 +315,8 @@ class Classifier:
         given = belief[here, codes].copy()
         belief[here, codes] = -np.inf
         order = np.argsort(given - belief.max(axis=1), kind="stable")
+        if not return_details:
+            return examples.rows[order]
         suggested = self.classes_[belief.argmax(axis=1)[order]]
         return LabelIssues(examples.rows[order], self.classes_[codes[order]], suggested, given[order])
 
@@ -271,38 +324,56 @@ class Classifier:
         """Return how far each sample lies from the training data; higher is further out.
 
         `method`: mahalanobis (distance to the nearest class in the covariance of the training data), knn (distance to
-        the tenth nearest training embedding), prototype (cosine distance to the nearest prototype). "auto" is the first
-        of them that this classifier has what it needs for.
+        the tenth nearest training embedding), prototype (cosine distance to the nearest prototype), energy, softmax.
+        "auto" is the first of mahalanobis, knn and prototype that this classifier has what it needs for.
         """
-        rows = self.preprocessing.rows(X)
-        return self.outlier_scores(rows, self.arrays(rows, "embedding")[0], method)
+        return self.outlier_scores(self.preprocessing.rows(X), method)
+
+    def outlier_scores(self, rows: Rows, method: str = "auto") -> Floats:
+        """Return `ood_score` of rows that `preprocessing.rows` returned."""
+        return self._outlier_scores(method, rows, *self.arrays(rows, "embedding", "logits"))
 
     def scores_and_logits(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Return outlier scores, which are NaN without anything to compare with, and logits of rows."""
+        """Return outlier scores, those that the threshold is for, and logits; NaN without anything to compare with."""
         z, logits = self.arrays(rows, "embedding", "logits")
-        if self.outlier_method == "prototype" and self.prototypes_ is None:
+        method = self.calibration.outlier_score or self.outlier_method
+        if method == "prototype" and self.prototypes_ is None:
             return np.full(len(z), np.nan), logits
-        return self.outlier_scores(rows, z), logits
+        return self._outlier_scores(method, rows, z, logits), logits
 
-    def set_outlier_threshold(self, scores: Floats) -> None:
-        """Let `predict(X, unknown=...)` call 1 % of samples with such scores unknown."""
-        if not np.isnan(scores).any():
-            threshold = float(np.quantile(scores, KNOWN_SHARE, method="higher"))
-            update = {"outlier_score": self.outlier_method, "outlier_threshold": threshold}
-            self.calibration = self.calibration.model_copy(update=update)
+    def set_outlier_threshold(self, rows: Rows | None = None, *, scores: Floats | None = None) -> None:
+        """Let `predict(X, unknown=...)` call 1 % of samples like these unknown: rows held out, or scores of such."""
+        if self.outlier_method == "prototype" and self.prototypes_ is None:
+            return  # nothing to compare samples with
+        if rows is not None:
+            scores = self.outlier_scores(rows)
+        assert scores is not None
+        threshold = float(np.quantile(scores, KNOWN_SHARE, method="higher"))
+        update = {"outlier_score": self.outlier_method, "outlier_threshold": threshold}
+        self.calibration = self.calibration.model_copy(update=update)
+
+    def _are_outliers(self, rows: Rows, z: Floats, logits: Floats) -> NDArray[np.bool_]:
+        method, threshold = self.calibration.outlier_score, self.calibration.outlier_threshold
+        if method is None or threshold is None:
+            raise ValueError(
+                "unknown needs a threshold, which calibration finds; this classifier has none. Call calibrate(X, y) "
+                "with samples that were not trained on."
+            )
+        return self._outlier_scores(method, rows, z, logits) > threshold
 
     @property
     def outlier_method(self) -> str:
-        """The method of `ood_score` that "auto" stands for: the one that the threshold is for, if there is one."""
-        if self.calibration.outlier_score is not None or self.examples is None:
-            return self.calibration.outlier_score or "prototype"
+        """The method of `ood_score` that "auto" stands for."""
+        if self.examples is None:
+            return "prototype"
         return "knn" if self.examples.mahalanobis is None else "mahalanobis"
 
-    def outlier_scores(self, rows: Rows, z: Floats, method: str = "auto") -> Floats:
-        """Return `ood_score` of rows with embeddings z."""
+    def _outlier_scores(self, method: str, rows: Rows, z: Floats, logits: Floats) -> Floats:
         if method not in OOD_METHODS:
             raise ValueError(f"method must be one of {', '.join(OOD_METHODS)}; got {method!r}.")
         method = self.outlier_method if method == "auto" else method
+        if method in ("energy", "softmax"):
+            return (energy_score if method == "energy" else max_softmax_score)(logits, self.calibration.temperature)
         if method == "mahalanobis":
             fitted = self._examples("ood_score(method='mahalanobis')").mahalanobis
             if fitted is None:
@@ -319,7 +390,7 @@ class Classifier:
 
         y is one new label for all of X, or one label per sample. The encoder was trained to separate other classes, so
         expect less than training would give; with ``encoder="identity"`` and good embeddings expect more. Predictions
-        for the known classes hardly change. Adapted priors are forgotten.
+        for the known classes hardly change.
         """
         head = self.network.head
         if not isinstance(head, PrototypeHead):
@@ -327,18 +398,21 @@ class Classifier:
                 "add_class needs a classifier with prototypes; this one has a linear head. Train with method='esupcon'."
             )
         rows = self.preprocessing.rows(X)
-        labels = as_labels([y] * len(rows) if np.ndim(y) == 0 else y, rows)
-        (new, codes), known = np.unique(labels, return_inverse=True), self.classes_.tolist()
+        single = isinstance(y, str | bytes) or np.ndim(y) == 0
+        labels = as_labels([y] * len(rows) if single else y, rows)
+        new, known = distinct_classes(labels), self.classes_.tolist()
         if again := [label for label in new.tolist() if label in known]:
-            raise ValueError(f"add_class is for new classes; {again[0]!r} is known already.")
+            raise ValueError(f"add_class is for new classes; {again[0]!r} is known already. Use partial_fit for it.")
+        codes = codes_of(labels, new)
         (embedding,) = self.arrays(rows, "embedding")
         z = unit(embedding)
         means = unit(_class_sums(z, codes, len(new)))
         if not means.any(axis=1).all():
             raise ValueError("samples of a new class must have a common direction in the embedding; they have none.")
         extended = class_array([*known, *new.tolist()])
-        order = np.argsort(extended)  # may move the columns of the known classes
-        self.classes_, column = extended[order], np.argsort(order)
+        self.classes_ = distinct_classes(extended)
+        # Sorting may move the columns of the known classes.
+        order, column = codes_of(self.classes_, extended), codes_of(extended, self.classes_)
         larger = PrototypeHead(head.weight.shape[1], len(order), head.temperature).to(head.weight)
         added = torch.from_numpy(means).float().to(head.weight)  # float32 is the precision of saved weights
         with torch.no_grad():
@@ -349,7 +423,8 @@ class Classifier:
         for name, of_new in (("class_counts", np.bincount(codes)), ("class_weight", np.ones(len(new)))):
             if (of_known := getattr(self.calibration, name)) is not None:
                 update[name] = tuple(np.array([*of_known, *of_new])[order].tolist())
-        self.calibration = self.calibration.model_copy(update=update)
+        equal = len(set(self.calibration.target_priors or (0, 1))) == 1
+        self.calibration = self.calibration.model_copy(update=update).with_priors("balanced" if equal else "training")
         if (before := self.examples) is not None:
             mahalanobis = before.mahalanobis
             if mahalanobis is not None:
@@ -368,8 +443,8 @@ class Classifier:
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, examples: bool = True) -> Path:
         """Write the classifier to a folder of safetensors and JSON; `esupcon.load(path)` reads it.
 
-        With `examples`, the embeddings of the training samples are stored too, for `label_issues` and `ood_score`; the
-        samples themselves never are.
+        With `examples`, the embeddings of the training samples are stored too, for `explain`, `label_issues` and
+        `ood_score`; the samples themselves never are.
         """
         from esupcon.classifier.folder import save_classifier  # noqa: PLC0415 - that module reads classifiers too
 
@@ -383,8 +458,8 @@ class Classifier:
     def _examples(self, purpose: str) -> Examples:
         if self.examples is None:
             raise ValueError(
-                f"{purpose} needs the embeddings of the training samples, without which this classifier was saved. "
-                "Use save(path, examples=True)."
+                f"{purpose} needs the embeddings of the training samples, which this classifier does not have: it was "
+                "trained by partial_fit or saved without them. Use fit, and save(path, examples=True)."
             )
         return self.examples
 
@@ -427,20 +502,49 @@ def _class_sums(z: NDArray[Any], codes: Codes, n_classes: int) -> Floats:
     return sums
 
 
-# --- Labels ----------------------------------------------------------------------------------------------------------
+def nearest(z: Floats | None, stored: NDArray[Any], k: int) -> tuple[Codes, Floats]:
+    """Return the places of the k stored unit rows with the largest cosine, and the cosines, nearest first.
+
+    If z is None, search the neighbours of the stored rows themselves; none is its own neighbour.
+    """
+    index = NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute").fit(np.asarray(stored, np.float64))
+    distances, places = index.kneighbors(z)
+    return places, 1 - distances
+
+
+# --- Labels of any hashable type -------------------------------------------------------------------------------------
 
 
 def as_labels(y: Any, X: Any) -> NDArray[Any]:
     """Return y as a vector with one class label per row of X; raise scikit-learn's own errors otherwise."""
     if y is None:
         raise ValueError("This ContrastiveClassifier estimator requires y to be passed, but the target y is None.")
+    if isinstance(y, list) and y and all(isinstance(label, tuple | frozenset) for label in y):
+        y = class_array(y)  # NumPy would make a matrix of a list of tuples
     labels: NDArray[Any] = column_or_1d(y, warn=True)
     check_consistent_length(X, labels)
     assert_all_finite(labels, input_name="y")
-    if labels.dtype.kind == "O" and (odd := [label for label in labels.tolist() if not isinstance(label, str)]):
-        raise ValueError(f"Unknown label type: labels are text and {odd[0]!r}. Leave unlabelled samples out.")
+    if labels.dtype.kind == "O":
+        if any(label is None for label in labels.tolist()):
+            raise ValueError("Input y contains None. Leave unlabelled samples out.")
+        if not all(isinstance(label, str | int | float | np.number | np.bool_) for label in labels.tolist()):
+            return labels
     check_classification_targets(labels)
     return labels
+
+
+def distinct_classes(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return the distinct labels: sorted if they have an order, else in the order in which they appear."""
+    if labels.dtype.kind != "O":
+        return np.unique(labels)
+    try:
+        classes = list(dict.fromkeys(labels.tolist()))
+    except TypeError as error:
+        raise ValueError(f"Unknown label type: class labels must be hashable ({error}).") from error
+    with suppress(TypeError):
+        classes.sort()
+    found = class_array(classes)
+    return found.astype(object) if found.dtype.kind == "U" else found  # text in an array of objects stays there
 
 
 def class_array(classes: Sequence[Any]) -> NDArray[Any]:
@@ -456,7 +560,7 @@ def class_array(classes: Sequence[Any]) -> NDArray[Any]:
 
 def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> Codes:
     """Return the column of each label; raise ValueError for a label that is not a class."""
-    column = {label: k for k, label in enumerate(classes.tolist())}
+    column: dict[Hashable, int] = {label: k for k, label in enumerate(classes.tolist())}
     try:
         return np.array([column[label] for label in labels.tolist()], dtype=np.int64)
     except KeyError as error:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from esupcon._console import Log, count
 from esupcon.classifier.classifier import Classifier
@@ -19,17 +20,20 @@ from esupcon.data import DataOptions, Dataset, load, load_images
 from esupcon.data.dataset import take_rows
 from esupcon.data.folders import image_files_below
 from esupcon.data.scenarios import Scenario, prepare
-from esupcon.functional import check_choice
 from esupcon.probability import (
+    Calibration,
     CalibrationFigures,
     Figures,
     Predictions,
+    SharesFigures,
     held_out_calibration,
     measure,
+    measure_for_shares,
     paper_calibration,
     reliability_bins,
     reliability_diagram,
 )
+from esupcon.probability.calibration import FEW_SAMPLES
 from esupcon.probability.metrics import Record
 
 Part = Literal["auto", "test", "train", "all"]
@@ -40,12 +44,19 @@ _FITTED_ON = {
     "test": "a stratified fifth of the test part",
     "all": "all",
 }
+#: How many times as frequent as the rarest class the most frequent one may be, to be called balanced.
+UNEQUAL = 2
 #: Image files that are decoded and predicted at a time.
 BATCH = 128
 
 
 class Evaluation(Record):
-    """Metrics of a model on a part of a data set; `calibrated` is None if the model is not calibrated."""
+    """Metrics of a model on a part of a data set; `calibrated` is None if the model is not calibrated.
+
+    `priors` are the class shares that the model predicts for, None: those that training gave. `by_shares` has metrics
+    for equal class shares and for those of the training samples if these differ by more than a factor of 2; they say
+    what the model would do if it predicted for these shares, on data that have them (see `measure_for_shares`).
+    """
 
     model: str
     data: str
@@ -53,6 +64,9 @@ class Evaluation(Record):
     uncalibrated: Figures
     calibrated: Figures | None
     calibrated_on: str | None
+    classes_without_samples: tuple[str, ...]
+    priors: dict[str, float] | None = None
+    by_shares: dict[str, SharesFigures] = Field(default_factory=dict)
 
 
 class CalibrationOutcome(Record):
@@ -82,17 +96,18 @@ def evaluate(
     reading: fields of `DataOptions` that differ from how the classifier's training data were read.
     plot: file for the reliability diagram, .png, .svg or .pdf.
     """
-    check_choice("part", part, get_args(Part))
+    _check_part("part", part, get_args(Part))
     data = _LabelledData.load(model, source, reading, log)
     if part == "auto":
         part = "test" if data.record is not None or not data.dataset.test_drawn else "all"
     given, names, calibration = data.predictions(part), data.names, data.classifier.calibration
-    corrected = calibration.corrected(given)
+    corrected, priors = calibration.corrected(given), calibration.target_priors
     temperatures = [1.0, *([] if calibration.how == "none" else [calibration.temperature])]
     figures = [measure(corrected, names, temperature=temperature) for temperature in temperatures]
     if plot is not None:
         bins = [reliability_bins(corrected.probabilities(temperature), given.labels) for temperature in temperatures]
         reliability_diagram(*bins, path=plot)
+    present = np.unique(given.labels)
     return Evaluation(
         model=str(model_folder(model)),
         data=data.dataset.name,
@@ -100,7 +115,22 @@ def evaluate(
         uncalibrated=figures[0],
         calibrated=figures[1] if len(figures) > 1 else None,
         calibrated_on=calibration.fitted_on,
+        classes_without_samples=tuple(name for k, name in enumerate(names) if k not in present),
+        priors=None if priors is None else dict(zip(names, priors, strict=True)),
+        by_shares=_by_shares(calibration, given),
     )
+
+
+def _by_shares(calibration: Calibration, given: Predictions) -> dict[str, SharesFigures]:
+    """Return the metrics for equal class shares and for those of the training samples, if they are far from equal."""
+    shares = calibration.sample_priors
+    if shares is None or shares.max() <= UNEQUAL * shares[shares > 0].min():
+        return {}
+    found = {}
+    for name, target in (("balanced", (shares > 0) / (shares > 0).sum()), ("training", shares)):
+        p = calibration.with_priors(target).probabilities(given.logits)
+        found[name] = measure_for_shares(p, given.labels, target)
+    return found
 
 
 def calibrate(
@@ -121,7 +151,7 @@ def calibrate(
     A temperature that makes the log likelihood worse is not stored. One that is stored replaces the one before. It is
     fitted and measured for the class shares of the training samples, and holds for any other priors of the model.
     """
-    check_choice("on", on, get_args(CalibrationPart))
+    _check_part("on", on, get_args(CalibrationPart))
     data = _LabelledData.load(model, source, reading, log)
     name, classifier = data.dataset.name, data.classifier
     if on == "auto":
@@ -139,16 +169,22 @@ def calibrate(
         figures = paper_calibration(given, offset=offset)
     else:
         figures = held_out_calibration(given, given if on == "all" else data.predictions("test"), offset=offset)
+    if figures.n_calibration < FEW_SAMPLES:
+        n = count(figures.n_calibration, "sample")
+        log(f"The temperature was fitted on {n} only and is uncertain; {FEW_SAMPLES} or more are better.")
     if plot is not None:
         reliability_diagram(figures.bins_before, figures.bins_after, path=plot)
-    before, after = figures.nll_before, figures.nll_after
+    before, after, replaced = figures.nll_before, figures.nll_after, classifier.calibration
     stored = after is not None and (before is None or after <= before)
     if stored:
+        if replaced.how != "none":
+            found_on = f"({replaced.how}, {count(replaced.n, 'sample')})"
+            log(f"Replacing the temperature {replaced.temperature:.3g} {found_on} by {figures.temperature:.3g}.")
         how = "held-out" if on == "held-out" else "given"
         fitted = {"temperature": figures.temperature, "how": how, "n": figures.n_calibration}
-        classifier.calibration = classifier.calibration.model_copy(update=fitted)
+        classifier.calibration = replaced.model_copy(update=fitted)
         if on != "train" or data.record is None:  # samples that were trained on are no measure of outliers
-            classifier.set_outlier_threshold(classifier.scores_and_logits(data.part(on)[0])[0])
+            classifier.set_outlier_threshold(data.part(on)[0])
         classifier.save(model_folder(model), overwrite=True)
     else:
         log(
@@ -163,6 +199,11 @@ def calibrate(
         figures=figures,
         stored=stored,
     )
+
+
+def _check_part(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -241,12 +282,14 @@ def _class_names(classifier: Classifier) -> list[str]:
 class Prediction:
     """The classes of one image file: `ranked` holds (label, probability), the most probable first.
 
-    `outlier_score` is that of `Classifier.ood_score`, None if the classifier has nothing to compare with.
+    `outlier_score` is that of `Classifier.ood_score`, None if the classifier has nothing to compare with; `is_outlier`
+    if it is above the threshold that calibration found.
     """
 
     path: str
     ranked: tuple[tuple[str, float], ...]
     outlier_score: float | None = None
+    is_outlier: bool = False
 
 
 def predict_files(
@@ -254,25 +297,19 @@ def predict_files(
     paths: Iterable[str],
     *,
     top_k: int = 1,
-    unknown: str | None = None,
     unreadable: Callable[[str, str], None],
     workers: int | None = None,
 ) -> Iterator[Prediction]:
     """Predict image files one after the other, in memory that does not grow with their number.
 
     A folder stands for the images below it. `unreadable(path, reason)` is called for files without a prediction.
-    `unknown` is the label of outliers, as in `Classifier.predict`. Arguments are checked at once, before the first
-    prediction is asked for.
+    Arguments are checked at once, before the first prediction is asked for.
     """
     form, names = _image_form(classifier, "this model"), _class_names(classifier)
     if not 1 <= top_k <= len(names):
         raise ValueError(f"top_k must be from 1 to the {len(names)} classes of the model; got {top_k}.")
 
     threshold = classifier.calibration.outlier_threshold
-    if unknown in names:
-        raise ValueError(f"unknown must not be one of the classes; got {unknown!r}. Pass another text.")
-    if unknown is not None and threshold is None:
-        raise ValueError("unknown images are found in calibrated models only. Calibrate this one first.")
 
     def predictions() -> Iterator[Prediction]:
         files = _files(paths, unreadable)
@@ -285,9 +322,8 @@ def predict_files(
             for path, row, score in zip(batch.paths, classifier.probabilities(logits), scores, strict=True):
                 best = np.argsort(-row, kind="stable")[:top_k]  # stable: among equals the first class, as with argmax
                 ranked = tuple((names[k], float(row[k])) for k in best)
-                if unknown is not None and score > threshold:
-                    ranked = ((unknown, ranked[0][1]), *ranked[1:])
-                yield Prediction(path, ranked, None if np.isnan(score) else float(score))
+                is_outlier = threshold is not None and score > threshold
+                yield Prediction(path, ranked, None if np.isnan(score) else float(score), bool(is_outlier))
 
     return predictions()
 

@@ -6,7 +6,6 @@ swapped unnoticed. A folder is replaced by renaming, so that a killed writer lea
 
 from __future__ import annotations
 
-import copy
 import glob
 import hashlib
 import os
@@ -22,7 +21,7 @@ from typing import Annotated, Any, Literal, Self
 import jinja2
 import numpy as np
 import torch
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
@@ -48,6 +47,8 @@ FILES = (CONFIG, WEIGHTS, EXAMPLES, CARD)
 #: The encoder of a model that was trained with a module of the user's, which must be passed again to load it.
 CUSTOM = "custom"
 SCHEMA = 3
+#: Lists and objects inside each other in a config.
+MAX_NESTING = 8
 VERSIONS = {"esupcon": esupcon.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
 #: Rows of a table on the model card; the config has the rest.
 MAX_CARD_ROWS = 100
@@ -60,7 +61,6 @@ _RESTORE = "Copy the folder again from where it was saved"
 # --- The config ------------------------------------------------------------------------------------------------------
 
 Label = bool | int | float | Annotated[str, Field(max_length=2**16)]  # of an exact type: none is converted
-Scalar = Label | None
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**63)]
@@ -84,16 +84,17 @@ class TrainingData(Record):
 
 
 class ModelInfo(Record):
-    """Where a model comes from; `parameters` are those of a `ContrastiveClassifier`."""
+    """Where a model comes from; `parameters` and `history` are those of a `ContrastiveClassifier`."""
 
     encoder: Annotated[str, Field(min_length=1, max_length=200)]  # a name for `build_encoder`, or "custom"
     method: Text
-    settings: dict[Text, Scalar] = Field(default_factory=dict)
+    settings: dict[Text, JsonValue] = Field(default_factory=dict)
     data: TrainingData | None = None
-    metrics: dict[Text, dict[Text, Scalar]] = Field(default_factory=dict)  # by part of the data
+    metrics: dict[Text, JsonValue] = Field(default_factory=dict)
     versions: dict[Text, Text] = VERSIONS
     created: datetime = Field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
-    parameters: dict[Text, Scalar | list[Scalar | list[Scalar]]] | None = None
+    parameters: dict[Text, JsonValue] | None = None
+    history: tuple[dict[Text, JsonValue], ...] = ()
 
 
 class ModelConfig(Record):
@@ -125,6 +126,15 @@ class ModelConfig(Record):
         return self
 
 
+def _check_nesting(value: JsonValue, left: int = MAX_NESTING) -> None:
+    """Raise ValueError if lists and objects are nested deeper than our own ever are."""
+    if isinstance(value, dict | list):
+        if not left:
+            raise ValueError(f"lists and objects are nested more than {MAX_NESTING} deep")
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_nesting(part, left - 1)
+
+
 # --- Saving ----------------------------------------------------------------------------------------------------------
 
 
@@ -137,18 +147,15 @@ def save_classifier(
     """
     target = Path(path).resolve()
     _check_replaceable(target, overwrite)
-    contents = {WEIGHTS: save(_state(classifier.network))}
-    if not examples and classifier.calibration.outlier_score in ("mahalanobis", "knn"):  # which need examples
-        classifier = copy.copy(classifier)
-        update = {"outlier_score": None, "outlier_threshold": None}
-        classifier.calibration = classifier.calibration.model_copy(update=update)
+    tensors = _state(classifier.network)
+    contents = {WEIGHTS: save(tensors)}
     if examples and (known := classifier.examples) is not None:
         arrays: dict[str, Any] = {"embedding": known.embedding, "codes": known.codes, "rows": known.rows}
         if known.mahalanobis is not None:
             arrays |= {"means": known.mahalanobis.means, "whitening": known.mahalanobis.whitening}
         contents[EXAMPLES] = save({name: torch.tensor(value) for name, value in arrays.items()})
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    config = _config(classifier, digests)
+    config = _config(classifier, tensors, digests)
     target.parent.mkdir(parents=True, exist_ok=True)
     mark = f".{target.name}.{uuid.uuid4().hex[:8]}"
     new, old = target.with_name(f"{mark}.new"), target.with_name(f"{mark}.old")
@@ -172,31 +179,43 @@ def save_classifier(
     return target
 
 
-def _config(classifier: Classifier, files: dict[Any, str]) -> ModelConfig:
+def _config(classifier: Classifier, tensors: Mapping[str, Tensor], files: dict[Any, str]) -> ModelConfig:
+    """Return the config of a classifier; raise ValueError if it would not describe its network."""
     network = classifier.network
     head, projector = network.head, network.projector
     if classifier.about is None:
         raise ValueError("a classifier needs `about` to be saved: ModelInfo(encoder=..., method=...).")
     # By its own name: "auto" may mean another encoder in a later version.
     encoder = resolve_encoder(classifier.about.encoder, classifier.preprocessing.input_shape)
-    return ModelConfig(
-        classes=tuple(classifier.classes_.tolist()),
-        head="prototype" if isinstance(head, PrototypeHead) else "linear",
-        temperature=head.temperature if isinstance(head, PrototypeHead) else 1.0,
-        projection_dim=projector.out_dim if isinstance(projector, ProjectionHead) else None,
-        neck="none" if network.neck is None else "norm" if len(network.neck) == 1 else "linear",
-        mirror=network.mirror,
-        preprocessing=classifier.preprocessing,
-        calibration=classifier.calibration,
-        about=classifier.about.model_copy(update={"encoder": encoder}),
-        files=files,
-    )
+    try:
+        config = ModelConfig(
+            classes=tuple(classifier.classes_.tolist()),
+            head="prototype" if isinstance(head, PrototypeHead) else "linear",
+            temperature=head.temperature if isinstance(head, PrototypeHead) else 1.0,
+            projection_dim=projector.out_dim if isinstance(projector, ProjectionHead) else None,
+            neck="none" if network.neck is None else "norm" if len(network.neck) == 1 else "linear",
+            mirror=network.mirror,
+            preprocessing=classifier.preprocessing,
+            calibration=classifier.calibration,
+            about=classifier.about.model_copy(update={"encoder": encoder}),
+            files=files,
+        )
+    except ValidationError as error:
+        remedy = "Class labels must be text, numbers or booleans"
+        raise ValueError(f"this classifier cannot be saved: {first_error(error)}. {remedy}.") from error
+    _check_nesting(config.model_dump(mode="json"))
+    if encoder != CUSTOM and (difference := _difference(tensors, _architecture(config, None, tensors))):
+        raise ValueError(f"the network is not what encoder {encoder!r} builds: {difference}. Set about.encoder.")
+    return config
 
 
 def _state(network: Network) -> dict[str, Tensor]:
-    """Return the tensors of a network on the CPU, floating-point ones as float32."""
-    state = network.state_dict().items()
-    tensors = {name: value.detach().to("cpu", _stored_type(value)).contiguous().clone() for name, value in state}
+    """Return the tensors of a network on the CPU, floating-point ones as float32; raise if they cannot be stored."""
+    tensors = {}
+    for name, value in network.state_dict().items():
+        if not isinstance(value, Tensor):  # extra state
+            raise TypeError(f"the state of a model must be tensors; {name} is not one. Make it a buffer.")
+        tensors[name] = value.detach().to("cpu", _stored_type(value)).contiguous().clone()
     _check_finite(tensors, network)
     return tensors
 
@@ -210,12 +229,20 @@ def _check_replaceable(target: Path, overwrite: bool) -> None:
         raise FileExistsError(f"a model is saved to a folder; {target} is a file. Choose another name.")
     present = sorted(path.name for path in target.iterdir()) if target.exists() else []
     others = [name for name in present if name not in (*FILES, OWNED)]
-    if others or (present and not OwnedFolder(target, ()).is_ours):
+    if others or (present and not _is_model(target)):
         names = ", ".join(printable(name) for name in (others or present)[:5])
         lost = f"{target} holds files that are not a model of esupcon ({names}), which would be lost"
         raise FileExistsError(f"{lost}. Choose another folder.")
     if present and not overwrite:
         raise FileExistsError(f"{target} holds a model already. Choose another folder, or pass overwrite=True.")
+
+
+def _is_model(folder: Path) -> bool:
+    """Return whether we wrote this folder: it has our manifest, or a config with our seal."""
+    try:
+        return OwnedFolder(folder, ()).is_ours or "schema_version" in read_sealed_json(folder / CONFIG)
+    except (OSError, ValueError):
+        return False
 
 
 def _flush(folder: Path) -> None:
@@ -291,9 +318,11 @@ def _read_config(folder: Path) -> ModelConfig:
         remedy = "Load it with the esupcon that wrote it"
         raise ValueError(f"{file} has schema {version!r:.40}; expected {SCHEMA}. {remedy}.")
     try:
+        _check_nesting(values)
         return ModelConfig.model_validate(values)
-    except ValidationError as error:
-        raise ValueError(f"{file} is not valid: {first_error(error)}. {_RESTORE}.") from error
+    except ValueError as error:
+        reason = first_error(error) if isinstance(error, ValidationError) else error
+        raise ValueError(f"{file} is not valid: {reason}. {_RESTORE}.") from error
 
 
 def _read_tensors(folder: Path, name: str, config: ModelConfig) -> dict[str, Tensor]:
@@ -405,15 +434,29 @@ def model_card(config: ModelConfig) -> str:
     """Return the model card, Markdown for people; the program never reads it."""
     templates, undefined = jinja2.PackageLoader("esupcon.classifier", "."), jinja2.StrictUndefined
     environment = jinja2.Environment(loader=templates, trim_blocks=True, lstrip_blocks=True, undefined=undefined)
-    environment.filters |= {"text": markdown_text}
+    environment.filters |= {"text": markdown_text, "cell": _cell}
     method = METHODS.get(config.about.method)
     return environment.get_template("card.md.jinja").render(
         config=config,
         about=config.about,
         classes=list(enumerate(config.classes)),
         method=f"{method.title}. {method.summary}" if method else config.about.method,
-        settings=list(config.about.settings.items()),
-        metrics=[(f"{part}, {name}", x) for part, row in config.about.metrics.items() for name, x in row.items()],
+        settings=_flat(config.about.settings),
+        metrics=_flat(config.about.metrics),
         shares=list(zip(config.classes, config.calibration.target_priors or (), strict=False)),
         max_rows=MAX_CARD_ROWS,
     )
+
+
+def _flat(values: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, JsonValue]]:
+    """Return nested values as one list, such as ("optimiser.lr", 0.1) for {"optimiser": {"lr": 0.1}}."""
+    rows: list[tuple[str, JsonValue]] = []
+    for key, value in values.items():
+        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return rows
+
+
+def _cell(value: JsonValue) -> str:
+    if isinstance(value, list) and len(value) > 20:
+        return f"{len(value)} values"
+    return markdown_text(f"{value:.6g}" if isinstance(value, float) else value)

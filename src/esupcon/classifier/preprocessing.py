@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field, NonNegativeFloat, PositiveFloat, StringConstraints, model_validator
 from sklearn.utils import assert_all_finite, check_array
-from torch import Tensor
+from torch import Tensor, nn
 
 from esupcon.data import load_images, sources
 from esupcon.data.decode import SAMPLED_HEADERS, DecodeSpec, choose_side, image_dimensions, picture_pixels
@@ -66,7 +67,7 @@ class ImagePreprocessing(Record):
             if 0 in images.shape:
                 raise ValueError(f"Found array with 0 sample(s) (shape={images.shape}); pass at least one image.")
             if size not in (None, images.shape[2:]):
-                raise ValueError(f"image_size is for lists of files; X is {images.shape}. Resize X itself.")
+                raise ValueError(f"image_size is for lists of files; X is {_size(images.shape[1:])}. Resize X itself.")
             (channels, height, width), (low, high) = images.shape[1:], _value_range(images)
         fields = {"channels": channels, "image_size": (height, width), "low": low, "high": high}
         unfitted = cls.model_validate({**fields, "mean": (1.0,) * channels, "std": (1.0,) * channels})
@@ -75,7 +76,8 @@ class ImagePreprocessing(Record):
 
     def with_statistics_of(self, rows: NDArray[np.uint8]) -> Self:
         """Return the preprocessing with the mean and standard deviation of the channels of these rows."""
-        return self.model_copy(update=dict(zip(("mean", "std"), channel_statistics(rows), strict=True)))
+        mean, std = channel_statistics(rows)
+        return self.model_copy(update={"mean": mean, "std": std})
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -88,10 +90,12 @@ class ImagePreprocessing(Record):
                 raise ValueError(f"{self._expected}, which image files do not have. Pass arrays scaled as in training.")
             return read_images(list(X), self.image_size, self.channels)
         given = _array(X)
+        if given.shape == self.image_size or given.shape == (*self.image_size, 3) != (3, *self.image_size):
+            raise ValueError(f"X must hold images; got one image of shape {given.shape}. Pass X[None].")
         images = given if given.shape[1:] == self.input_shape else channels_first(given)
         if images.shape[1:] != self.input_shape:
             raise ValueError(
-                f"X has images of shape {images.shape[1:]}; this classifier takes {self.input_shape}, channels first. "
+                f"X has images of {_size(images.shape[1:])}; this classifier takes {_size(self.input_shape)}. "
                 "Resize the array, or pass the paths of the files."
             )
         return self._as_bytes(images)
@@ -103,11 +107,9 @@ class ImagePreprocessing(Record):
         images = torch.from_numpy(np.array(rows, order="C")).to(device)  # a copy: memory-mapped files may be read-only
         return (images * (1 / (255 * std))).sub_(mean / std)
 
-    @property
-    def centre_and_scale(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """What is subtracted from bytes, and what they are then divided by, as (C, 1, 1)."""
-        mean, std = (np.array(values, np.float32).reshape(-1, 1, 1) for values in (self.mean, self.std))
-        return 255 * mean, 255 * std
+    def module(self) -> nn.Module:
+        """Return the steps of `tensor` as a module for exported graphs: uint8 (n, C, H, W) in."""
+        return _Affine(255 * torch.tensor(self.mean).view(-1, 1, 1), 255 * torch.tensor(self.std).view(-1, 1, 1))
 
     @property
     def _expected(self) -> str:
@@ -116,15 +118,20 @@ class ImagePreprocessing(Record):
     def _as_bytes(self, images: Rows) -> NDArray[np.uint8]:
         if not len(images) or (images.dtype == np.uint8 and (self.low, self.high) == (0.0, 255.0)):
             return images.astype(np.uint8, copy=False)
-        low, high = float(images.min()), float(images.max())
-        width = (self.high - self.low) or 1.0
-        # Rounded to the nearest byte, differences below half a step vanish. A range that was learnt from the values
-        # themselves need not hold all later ones, which are clipped.
-        margin = width / 510 if (self.low, self.high) in STANDARD_RANGES else width / 2
+        low, high = float(images.min()) + 0.0, float(images.max()) + 0.0  # + 0.0: no "-0" in messages
+        width, beyond = (self.high - self.low) or 1.0, max(self.low - low, high - self.high)
+        half_step = width / 510  # rounded to the nearest byte, smaller differences vanish
+        # A range that was learnt from the values themselves need not hold all later ones; 0 to 1 and 0 to 255 do.
+        margin = half_step if (self.low, self.high) in STANDARD_RANGES else width / 2
         fractions = self.low == 0 and self.high >= 8 and images.dtype != np.uint8 and low >= 0 and 0 < high <= 1
-        if fractions or max(self.low - low, high - self.high) > margin:
-            found = f"X has values from {low:g} to {high:g} ({images.dtype})"
-            raise ValueError(f"{self._expected}; {found}. Scale X as in training.")
+        found = f"X has values from {low:g} to {high:g} ({images.dtype})"
+        if fractions or beyond > margin:
+            remedy = f": X * {self.high:g}" if fractions else ", or clip it"
+            if images.dtype == np.uint8 and self.low == 0:
+                remedy = f": X / {255 / self.high:g}"
+            raise ValueError(f"{self._expected}; {found}. Scale X as in training{remedy}.")
+        if beyond > half_step:
+            warnings.warn(f"{self._expected}; {found}. Values beyond the range are clipped.", stacklevel=4)
         share = (images.astype(np.float32) - np.float32(self.low)) / np.float32(width)
         pixels: NDArray[np.uint8] = np.rint(255 * share.clip(0, 1)).astype(np.uint8)
         return pixels
@@ -136,13 +143,16 @@ class TablePreprocessing(Record):
     kind: Literal["table"] = "table"
     mean: Annotated[tuple[float, ...], Field(min_length=1, max_length=MAX_FEATURES)]
     variance: tuple[NonNegativeFloat, ...]
+    n_seen: Annotated[int, Field(ge=1, le=2**60)] = 1
     standardise: bool = True
     feature_names: tuple[Text, ...] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if {len(self.variance), len(self.feature_names or self.mean)} != {len(self.mean)}:
-            raise ValueError(f"variance and feature_names need {len(self.mean)} entries, one for each mean")
+        for name in ("variance", "feature_names"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.mean):
+                raise ValueError(f"{name} has {len(values)} entries; expected {len(self.mean)}")
         return self
 
     @classmethod
@@ -151,9 +161,19 @@ class TablePreprocessing(Record):
     ) -> tuple[Self, NDArray[np.float64]]:
         """Learn mean and variance of each column from a training table; return them with the table as rows."""
         rows = _table(X)
+        if feature_names is None and hasattr(X, "columns"):
+            feature_names = [str(name) for name in X.columns]
         names = None if feature_names is None else tuple(feature_names)
         mean, variance = (tuple(moment.tolist()) for moment in (rows.mean(axis=0), rows.var(axis=0)))
-        return cls(mean=mean, variance=variance, standardise=standardise, feature_names=names), rows
+        return cls(mean=mean, variance=variance, n_seen=len(rows), standardise=standardise, feature_names=names), rows
+
+    def updated(self, rows: NDArray[np.float64]) -> Self:
+        """Return the preprocessing with the moments of all rows so far and of these."""
+        n, m, mean = self.n_seen, len(rows), np.array(self.mean)
+        delta = rows.mean(axis=0) - mean
+        variance = (n * np.array(self.variance) + m * rows.var(axis=0) + delta**2 * (n * m / (n + m))) / (n + m)
+        moments = {"mean": (mean + delta * (m / (n + m))).tolist(), "variance": variance.tolist(), "n_seen": n + m}
+        return type(self).model_validate({**self.model_dump(), **moments})  # not a copy, which would keep old caches
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -179,6 +199,12 @@ class TablePreprocessing(Record):
         """Return the standardised float64 batch."""
         centre, scale = self.centre_and_scale
         return torch.from_numpy((rows - centre) / scale).to(device)
+
+    def module(self) -> nn.Module:
+        """Return the steps of `tensor` as a module for exported graphs: float32 (n, d) in."""
+        # In float64: in float32 a feature far from 0 would lose its digits.
+        centre, scale = self.centre_and_scale
+        return _Affine(torch.tensor(centre), torch.tensor(scale))
 
 
 Preprocessing = ImagePreprocessing | TablePreprocessing
@@ -242,8 +268,27 @@ def channels_first(X: Rows) -> Rows:
     return sources.channels_first(X, "NHWC" if last else "NCHW", "images")
 
 
+class _Affine(nn.Module):
+    """(x - centre) / scale, computed in the type of `centre`, returned in float32."""
+
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(self, centre: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("centre", centre)
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x.to(self.centre.dtype) - self.centre) / self.scale).float()
+
+
+def _numpy(X: Any) -> Rows:
+    return X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+
+
 def _array(X: Any) -> Rows:
-    values: Rows = np.asarray(X)
+    values = _numpy(X)
     if values.dtype.kind not in "fiub":
         raise ValueError(f"images must be arrays of real numbers; got dtype {values.dtype}. Convert them first.")
     assert_all_finite(values, input_name="X")
@@ -251,7 +296,7 @@ def _array(X: Any) -> Rows:
 
 
 def _table(X: Any, n_features: int | None = None) -> NDArray[np.float64]:
-    table: Rows = np.asarray(X)
+    table = _numpy(X)
     if table.ndim != 2 or table.shape[1] != (n_features or table.shape[1]):
         found = f"X must be a table (n, {n_features or 'd'}); got shape {table.shape}"
         raise ValueError(f"{found}. Pass the features of training, in their order, one row as X.reshape(1, -1).")
@@ -277,3 +322,8 @@ def _value_range(images: Rows) -> tuple[float, float]:
     if images.dtype == np.uint8 or (low >= 0 and 128 <= high <= 255):
         return 0.0, 255.0
     return (0.0, 1.0) if low >= 0 and high <= 1 else (min(low, 0.0), high)
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    channels, height, width = shape
+    return f"{height}x{width} pixels and {channels} channel{'s' * (channels > 1)}"

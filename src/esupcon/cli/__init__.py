@@ -19,16 +19,26 @@ from pydantic import ValidationError
 
 from esupcon import __version__
 from esupcon._console import printable
-from esupcon._io import first_error
 from esupcon.cli import grids, models
 from esupcon.cli.bench import bench
-from esupcon.cli.output import answer, complain, note, table
+from esupcon.cli.output import OPTIONS, answer, as_typed, complain, note, table
 from esupcon.cli.stopping import INTERRUPTED, MISTAKE, PARTIAL, Stopped, Stopper
 from esupcon.methods import METHODS
 
 __all__ = ["app", "main"]
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # typer exports only the classes below it
+_PLAIN_WORDS = {
+    "Value error, ": "",
+    "Invalid value for '(.+?)': ": r"\1 ",
+    "Input should be a valid integer.*": "must be a whole number",
+    "Input should be a valid number.*": "must be a number",
+    "Input should be": "must be",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+}
 _NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")
 
 app = typer.Typer(
@@ -84,6 +94,12 @@ def _common(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     context.obj["debug"] = debug
+    command: Any = context.command
+    # A message about a model may say how to train a better one; reproduce has the settings of train under --set.
+    others = () if context.invoked_subcommand == "reproduce" else command.commands["train"].params
+    parameters = (*others, *command.commands[context.invoked_subcommand].params)
+    OPTIONS.clear()
+    OPTIONS.update({one.name: one.opts[0] for one in parameters if one.param_type_name == "option"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PARTIAL
     except _USAGE_ERROR as error:
-        message = error.format_message()
+        message = _plain(error.format_message())
         if message:  # otherwise there were no arguments, and the help has been shown
             where = error.ctx.command_path if error.ctx is not None else "esupcon"
             complain(f"{message}{'' if message.endswith(('.', '?')) else '.'} See {where} --help.")
@@ -119,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         explained = one_line(error)
         if explained is None or session.get("debug"):
             raise
-        complain(explained)
+        complain(as_typed(explained))
     return MISTAKE
 
 
@@ -131,7 +147,7 @@ def one_line(error: Exception) -> str | None:
             "there is not enough memory. Pass a smaller --batch-size, or --micro-batch to keep the batch of the loss."
         )
     if isinstance(error, ValidationError):
-        return first_error(error, show_input=True)
+        return "; ".join(_of_field(entry) for entry in error.errors())
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename2 or error.filename}: " if error.filename is not None else ""
         match error.errno:
@@ -142,3 +158,17 @@ def one_line(error: Exception) -> str | None:
             case _:
                 return f"{where}{error.strerror or error}. Check the path."
     return printable(error) if isinstance(error, ValueError | OSError | ModuleNotFoundError) else None
+
+
+def _of_field(entry: Any) -> str:
+    name = next((part for part in reversed(entry["loc"]) if isinstance(part, str)), "")
+    message = _plain(entry["msg"]).removeprefix(f"{name} ")
+    got = "" if "got " in message else f"; got {entry['input']!r}"
+    return f"--{name.replace('_', '-')}{' ' if message.startswith('must') else ': '}{message}{got}"
+
+
+def _plain(message: str) -> str:
+    """Return a message of pydantic or typer in plain words."""
+    for pattern, words in _PLAIN_WORDS.items():
+        message = re.sub(pattern, words, message)
+    return message

@@ -17,7 +17,7 @@ from esupcon._console import count, duration, progress_bar
 from esupcon._io import write_bytes
 from esupcon.cli import options
 from esupcon.cli.options import argument, option
-from esupcon.cli.output import answer, answer_json, complain, note, table
+from esupcon.cli.output import answer, answer_json, complain, log, note, table
 from esupcon.cli.stopping import MISTAKE, PARTIAL, Stopped, Stopper
 from esupcon.experiments.executors import LocalExecutor
 from esupcon.experiments.grid import GridState, resolve, run_grid
@@ -116,7 +116,7 @@ def _run(plans: Sequence[Plan], store: Store, executor: LocalExecutor, **setting
                 advance(state.n_done - shown)
                 shown = state.n_done
 
-            hooks: dict[str, Any] = {"should_stop": stopper, "watch": watch, "log": note}
+            hooks: dict[str, Any] = {"should_stop": stopper, "watch": watch, "log": log}
             return run_grid(plans, store, executor, command=command, **hooks, **settings)
     except Stopped:
         if stopper.signal is None:

@@ -10,7 +10,8 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,11 +24,13 @@ from esupcon.cli import options
 from esupcon.cli.options import argument, option, takes
 from esupcon.cli.output import (
     INTERVALS,
+    OPTIONS,
     answer,
     answer_json,
     classes_table,
     complain,
     figures_table,
+    log,
     note,
     table,
 )
@@ -39,7 +42,7 @@ from esupcon.spec import RunSpec, TrainSpec
 
 if TYPE_CHECKING:
     from esupcon.classifier import Prediction
-    from esupcon.report.run import Images
+    from esupcon.report.run import Images, Picture
     from esupcon.training import Result
 
 _SETTINGS, _SCENARIO, _RUN, _READING = "Training settings", "Harder settings", "Run", "Reading data"
@@ -79,7 +82,7 @@ def train(
     ] = False,
     minutes: Annotated[float | None, option("Choose the epochs so that training takes about this time.")] = None,
     no_thumbnails: Annotated[bool, option("Leave images out of report.html.", "--no-thumbnails")] = False,
-    devices: Annotated[int, option("Number of processes or accelerators.", panel=_RUN, show_default=True, min=1)] = 1,
+    devices: Annotated[int, option("Number of processes or accelerators.", panel=_RUN, show_default=True)] = 1,
     accelerator: Annotated[str, option("auto, cpu, cuda or mps.", panel=_RUN, show_default=True)] = "auto",
     checkpoint_seconds: Annotated[
         float, option("Time between checkpoints.", panel=_RUN, show_default=True, min=0)
@@ -104,13 +107,11 @@ def train(
         raise ValueError(f"--minutes must be above 0; got {minutes:g}.")
     if minutes is not None and {"epochs", "steps"} & settings.keys():
         raise ValueError("--minutes chooses the epochs. Omit --epochs and --steps.")
-    folder = out or _new_folder(data, run.train.method)
+    folder, earlier = _new_folder(data, run.train.method) if out is None else (out, None)
+    check_before_reading(run.train, folder, accelerator, devices)
     from esupcon import training  # noqa: PLC0415 - slow to import
-    from esupcon.models import build_encoder  # noqa: PLC0415
     from esupcon.training.devices import n_processes, rank  # noqa: PLC0415
 
-    if run.train.encoder not in ("auto", "identity"):  # a mistake in its name must not wait until all images are read
-        build_encoder(run.train.encoder, input_shape=(3, 64, 64), pretrained=False)
     if dry_run:
         _show_recipe(run, as_json=as_json, minutes=minutes, devices=devices, accelerator=accelerator)
         return
@@ -118,6 +119,8 @@ def train(
         if n_processes(devices) > 1:
             raise ValueError("--out DIR is needed if several processes train together.")
         note(f"The run will be in {folder}.")
+        if earlier is not None:
+            note(f"To continue or show the earlier run, add: --out {shlex.quote(str(earlier))}")
     stopper = Stopper()
     try:
         with stopper:
@@ -130,7 +133,7 @@ def train(
                 overwrite=overwrite,
                 checkpoint_seconds=checkpoint_seconds,
                 should_stop=stopper,
-                log=note,
+                log=log,
             )
     except (training.TrainingInterrupted, Stopped):
         if not any(folder.glob("checkpoint-*.pt")) and not (folder / "result.json").exists():
@@ -155,26 +158,39 @@ def train(
     note(INTERVALS)
 
 
-def _new_folder(data: str, method: str) -> Path:
-    """Return a folder in runs/ that does not exist, named after data and method."""
-    path = Path(data).resolve()
+def _new_folder(data: str, method: str) -> tuple[Path, Path | None]:
+    """Return a folder in runs/ that does not exist, named after data and method, and the newest one that does."""
+    path, earlier = Path(data).resolve(), None
     name = re.sub(r"[^\w.-]+", "-", path.stem if path.is_file() else path.name) or "data"
-    names = (f"{name}-{method}" if i == 1 else f"{name}-{method}-{i}" for i in itertools.count(1))
-    return next(folder for folder in (Path("runs", one) for one in names) if not folder.exists())
+    for i in itertools.count(1):
+        folder = Path("runs", f"{name}-{method}" if i == 1 else f"{name}-{method}-{i}")
+        if not folder.exists():
+            break
+        earlier = folder
+    return folder, earlier
 
 
 def _show_recipe(run: RunSpec, *, as_json: bool, **options: Any) -> None:
-    """Print the settings that are chosen for the data, and the time that training will take."""
+    """Print every setting that was asked for or chosen, and the time that training will take."""
     from esupcon.training.estimate import LONG_SECONDS, QUICKER  # noqa: PLC0415 - slow to import
     from esupcon.training.pipeline import preview  # noqa: PLC0415
 
-    resolved, recipe, seconds = preview(run, log=note, **options)
+    resolved, recipe, seconds = preview(run, log=log, **options)
+    given = [name for name in run.train.model_fields_set if getattr(run.train, name) != "auto"]
+    reasons = {**recipe.reasons, **dict.fromkeys(given, "as given")}
+    if options["minutes"] is not None:
+        reasons["epochs"] = f"what fits into {options['minutes']:g} min"
+    values = resolved.train.model_dump()
     if as_json:
-        reasons = dict(recipe.reasons)
-        answer_json({"settings": resolved.train.model_dump(), "reasons": reasons, "seconds": round(seconds, 1)})
+        answer_json({"settings": values, "reasons": reasons, "seconds": round(seconds, 1)})
         return
-    answer(str(replace(recipe, train=resolved.train)))
-    answer(f"Training will take about {duration(seconds)}. Nothing was trained.")
+    rows = [[OPTIONS.get(name, name), str(values[name]), reasons[name]] for name in values if name in reasons]
+    made = table(["setting", "value", "reason"], rows)
+    for column in made.columns[1:]:
+        column.justify = "left"
+    answer(made)
+    cores = count(values["threads"], "core")
+    answer(f"Training will take about {duration(seconds)} on {cores}. Nothing was trained.")
     if seconds > LONG_SECONDS:
         note(QUICKER)
 
@@ -186,39 +202,51 @@ def _write_report(run: RunSpec, result: Result, *, thumbnails: bool) -> Path | N
     if find_spec("plotly") is None:
         note("report.html will have no plots. For plots: pip install 'esupcon[report]'")
     try:
-        return run_report(result.folder, _thumbnails(run, result) if thumbnails else None)
+        images, copies = _thumbnails(run, result) if thumbnails else ({}, [])
+        return run_report(result.folder, images, copies=copies)
     except Exception as error:  # whatever it is, the result is complete without a report
         complain(f"report.html was not written ({type(error).__name__}: {error}). The result is not affected.")
         return None
 
 
-def _thumbnails(run: RunSpec, result: Result) -> dict[Any, Images]:
-    """Return the images of the test and the held-out part."""
+def _thumbnails(run: RunSpec, result: Result) -> tuple[dict[Any, Images], list[tuple[Picture, Picture]]]:
+    """Return the images of the test and the held-out part, and training images with their copies in the test part."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from esupcon.data.dataset import take_rows  # noqa: PLC0415
     from esupcon.data.scenarios import Scenario, prepare  # noqa: PLC0415
-    from esupcon.report import Images  # noqa: PLC0415
+    from esupcon.report import Images, picture  # noqa: PLC0415
     from esupcon.training.pipeline import load_for  # noqa: PLC0415
 
     dataset = load_for(run, lambda line: None)
     parts = prepare(dataset, Scenario(**run.scenario), result.preparation.validation_fraction, run.train.seed)
-    files = dataset.train_files
+    files, test_files, classes = dataset.train_files, dataset.test_files, dataset.classes
     held = parts.held
     if not len(held):  # cross-fitting has predicted all but the only sample of a class
         held = parts.fit[np.bincount(parts.y_fit)[parts.y_fit] > 1]
-    return {
-        "test": Images(dataset.x_test, dataset.test_files),
+    images = {
+        "test": Images(dataset.x_test, test_files),
         "held_out": Images(take_rows(dataset.x_train, held), [files[i] for i in held] if files else ()),
     }
+    copies = []
+    for i, j in (pair for finding in result.findings for pair in finding.pairs):
+        row = int(parts.fit[j])
+        names = (Path(files[row]).name, Path(test_files[i]).name) if files else (f"image {row:,}", f"image {i:,}")
+        ours = picture(dataset.x_train[row], "training", classes[dataset.y_train[row]], names[0])
+        copies.append((ours, picture(dataset.x_test[i], "test", classes[dataset.y_test[i]], names[1])))
+    return images, copies
 
 
 def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
-    """Return accuracy, calibration, weakest classes, where the files are, and the next commands."""
+    """Return accuracy, calibration, weakest classes, suspicious labels, where the files are, and the next commands."""
+    from esupcon.doctor.data import suspect_labels  # noqa: PLC0415 - slow to import
+    from esupcon.probability import Predictions  # noqa: PLC0415
+
     figures, fitted = result.metrics.test or result.metrics.held_out, result.calibration.held_out
     rows: dict[str, str] = {}
+    held_out = "held-out" if result.preparation.n_held_out else "cross-fitted"
     if figures is not None:
-        n = count(figures.n, f"{'test' if result.metrics.test else 'training'} image")
+        n = count(figures.n, f"{'test' if result.metrics.test else held_out} image")
         rows["accuracy"] = f"{shown(figures.accuracy, figures.accuracy_interval, share=True)}, {n}"
         rows["ECE"] = f"{shown(figures.ece, figures.ece_interval, share=True)}, not calibrated"
         if fitted is not None:
@@ -227,6 +255,11 @@ def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
         weak = sorted((one.accuracy, one.name) for one in figures.per_class if one.accuracy is not None)
         weakest = [f"{name} ({percent(accuracy)})" for accuracy, name in weak[:3] if accuracy < 1]
         rows["weakest"] = ", ".join(weakest) or "none: every class is without a mistake"
+    with suppress(OSError, ValueError):  # nothing was held out
+        held = Predictions.load(result.folder / "held_out.npz")
+        suspects = suspect_labels(held.probabilities(fitted.temperature if fitted else 1.0), held.labels)
+        if len(suspects):
+            rows["labels"] = f"{len(suspects):,} of {len(held):,} {held_out} labels suspicious"
     rows |= {"model": str(result.model), "report": "not written" if report is None else str(report)}
     rows["next"] = "\n".join(
         shlex.join(["esupcon", *words]) for words in (evaluate, ["predict", evaluate[1], "new.jpg"])
@@ -235,6 +268,28 @@ def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
     for name, value in rows.items():
         made.add_row(name, "\n".join(map(printable, value.split("\n"))))
     return made
+
+
+def check_before_reading(train: TrainSpec, out: Path, accelerator: str, devices: int) -> None:
+    """Raise ValueError for mistakes that must not wait until all images are read."""
+    file = next((path for path in (out, *out.parents) if path.is_file()), None)
+    if file is not None:
+        raise ValueError(f"--out must be a folder; {file} is a file. Pass another name.")
+    if devices < 1:
+        raise ValueError(f"--devices must be at least 1; got {devices}.")
+    import torch  # noqa: PLC0415 - slow to import
+
+    from esupcon.models import build_encoder, split_encoder  # noqa: PLC0415
+
+    available = {"auto": True, "cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if accelerator not in available:
+        raise ValueError(f"--accelerator must be one of {', '.join(available)}; got {accelerator!r}.")
+    if not available[accelerator]:
+        raise ValueError(f"--accelerator {accelerator} is not available here. Pass --accelerator cpu.")
+    if train.encoder not in ("auto", "identity"):
+        with torch.device("meta"):  # checks the name without allocating weights
+            built = build_encoder(train.encoder, input_shape=(3, 64, 64), pretrained=train.pretrained)
+            split_encoder(built, train.train_blocks or 0)
 
 
 _as_trained = takes(
@@ -257,7 +312,7 @@ def evaluate(
     """
     from esupcon.classifier import evaluate as measure  # noqa: PLC0415 - slow to import
 
-    found = measure(model, data, part=part, reading=reading, plot=plot, log=note)  # type: ignore[arg-type]
+    found = measure(model, data, part=part, reading=reading, plot=plot, log=log)  # type: ignore[arg-type]
     if as_json:
         answer_json(found.model_dump(mode="json"))
         return
@@ -268,12 +323,30 @@ def evaluate(
         answer(figures_table(value=before))
     else:
         answer(figures_table(**{"before calibration": before, f"T = {after.temperature:.3g}": after}))
+    if found.by_shares:
+        words = {"balanced": "equal class shares", "training": "the class shares of training"}
+        rows = [
+            [words[name], percent(one.accuracy), percent(one.ece), "infinite" if one.nll is None else f"{one.nll:.3f}"]
+            for name, one in found.by_shares.items()
+        ]
+        answer(table(["predicting for, and measured for", "accuracy", "ECE", "NLL"], rows))
     answer(classes_table(after or before))
     note(INTERVALS)
+    if found.priors is not None:
+        listed = ", ".join(f"{name} {percent(share)}" for name, share in [*found.priors.items()][:5])
+        note(f"Predictions are for the class shares {listed}{', ...' * (len(found.priors) > 5)}.")
+    if found.classes_without_samples:
+        note(f"No samples of {len(found.classes_without_samples)} of the model's classes.")
     if after is None:
         note(f"Not calibrated yet. To calibrate: {shlex.join(['esupcon', 'calibrate', str(model), data])}")
     else:
         note(f"T was fitted on {found.calibrated_on}.")
+    _note_plot(plot)
+
+
+def _note_plot(plot: Path | None) -> None:
+    if plot is not None:
+        note(f"The reliability diagram is in {plot}.")
 
 
 @_as_trained
@@ -292,7 +365,7 @@ def calibrate(
     from esupcon.classifier import calibrate as run  # noqa: PLC0415 - slow to import
     from esupcon.probability.calibration import FEW_SAMPLES  # noqa: PLC0415
 
-    found = run(model, data, on=on, reading=reading, plot=plot, log=note)  # type: ignore[arg-type]
+    found = run(model, data, on=on, reading=reading, plot=plot, log=log)  # type: ignore[arg-type]
     if as_json:
         answer_json(found.model_dump(mode="json"))
         return
@@ -305,6 +378,7 @@ def calibrate(
     stored = f"is stored in {found.model}" if found.stored else "is not stored"
     rule = " by the smoothed rule for few samples" if f.n_calibration < FEW_SAMPLES else ""
     note(f"T was fitted{rule} on {found.fitted_on} ({f.n_calibration:,} samples) and {stored}.")
+    _note_plot(plot)
 
 
 def predict(
@@ -338,18 +412,23 @@ def predict(
         complain(f"skipped: {path} ({reason})")
 
     classifier = load_classifier(model)
+    if top_k > classifier.n_classes:
+        complain(f"--top-k {top_k}: the model has {classifier.n_classes} classes; showing all of them.")
+        top_k = classifier.n_classes
+    if unknown is not None and unknown in map(str, classifier.classes_.tolist()):
+        raise ValueError(f"--unknown must not be one of the classes; got {unknown!r}. Pass --unknown=TEXT.")
+    if unknown is not None and classifier.calibration.outlier_threshold is None:
+        raise ValueError(f"--unknown needs a calibrated model. Run: esupcon calibrate {model} DATA")
     if classifier.calibration.how == "none":
         note(f"The model is not calibrated: probabilities may be too high. Run: esupcon calibrate {model} DATA")
     if hasattr(sys.stdout, "reconfigure"):  # file names need not be valid text; write back the bytes that were read
         sys.stdout.reconfigure(errors="surrogateescape")
-    found = predict_files(
-        classifier, _paths(images), top_k=top_k, unknown=unknown, unreadable=unreadable, workers=workers
-    )
+    found = predict_files(classifier, _paths(images), top_k=top_k, unreadable=unreadable, workers=workers)
     write = _csv_writer(top_k) if output_format == "csv" else _write_json_line
     n_predicted = 0
     for one in found:
         n_predicted += 1
-        write(one)
+        write(one if unknown is None or not one.is_outlier else _as_unknown(one, unknown))
     if skipped:
         complain(f"{skipped:,} could not be read, {n_predicted:,} predicted.")
         raise typer.Exit(PARTIAL)
@@ -362,6 +441,11 @@ def _paths(words: Iterable[str]) -> Iterator[str]:
             yield from filter(None, lines)
         else:
             yield word
+
+
+def _as_unknown(one: Prediction, text: str) -> Prediction:
+    """Return the prediction with another label in the first place; the probability stays that of its class."""
+    return replace(one, ranked=((text, one.ranked[0][1]), *one.ranked[1:]))
 
 
 def _csv_writer(top_k: int) -> Callable[[Prediction], None]:
@@ -395,6 +479,7 @@ def export(
     output_format: Annotated[
         str, option("onnx for ONNX Runtime, torch for torch.export.load.", "--format", show_default=True)
     ] = "onnx",
+    opset: Annotated[int | None, option("ONNX opset.", show_default="18")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Write a classifier as one file that runs without esupcon.
@@ -404,15 +489,20 @@ def export(
     """
     if output_format not in ("onnx", "torch"):
         raise ValueError(f"--format must be onnx or torch; got {output_format!r}.")
+    if opset is not None and output_format != "onnx":
+        raise ValueError("--opset applies to --format onnx only. Omit it.")
     from esupcon.classifier import export_onnx, export_torch, load_classifier  # noqa: PLC0415 - slow to import
 
     classifier = load_classifier(model)
-    exported = (export_torch if output_format == "torch" else export_onnx)(classifier, out)
-    if as_json:
-        answer_json({"format": output_format, "path": str(out), "difference": exported.difference})
+    if output_format == "torch":
+        exported = export_torch(classifier, out)
     else:
-        answer(f"{out}: {out.stat().st_size:,} bytes, {classifier.n_classes} classes")
+        exported = export_onnx(classifier, out, **({} if opset is None else {"opset": opset}))
+    if as_json:
+        answer_json({"format": output_format, **asdict(exported), "path": str(exported.path)})
+    else:
+        answer(f"{exported.path}: {exported.n_bytes:,} bytes, {classifier.n_classes} classes")
         if exported.difference is not None:
-            answer(f"largest difference from the model: {exported.difference:.1e}")
+            answer(f"largest difference from the model: {exported.difference:.1e} on {exported.n_checked} inputs")
     if exported.difference is None:
         complain('the file was not checked: onnxruntime is missing. Install it with: pip install "esupcon[onnx]"')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,30 @@ if TYPE_CHECKING:
 _FILE_WIDTH = 110  # of output that is not shown on a terminal
 INTERVALS = "In brackets: 95 % bootstrap intervals. ECE: expected calibration error, 15 bins."
 _MAX_CLASSES, _WORST_CLASSES = 25, 10
+
+
+#: The options of the running command by the names of their parameters.
+OPTIONS: dict[str, str] = {}
+
+
+def as_typed(message: str) -> str:
+    """Spell parameters as options: ``image_column='x'`` becomes ``--image-column x`` and ``strict=True`` ``--strict``.
+
+    A name that is also a plain word (seed, part) is replaced only before ``=`` or ``must`` at the start of the message.
+    """
+    for name, typed in OPTIONS.items():
+        plain = "" if "_" in name else r"(?==)"
+        named = rf"(?<![\w'\"./-]){re.escape(name)}{plain}"
+        message = re.sub(rf"{named}=True(?!\w)", typed, message)
+        message = re.sub(rf"{named}=False(?!\w)", f"--no-{typed.removeprefix('--')}", message)
+        message = re.sub(rf"{named}=(['\"]?)([\w.-]*\w)\1", rf"{typed} \2", message)
+        message = re.sub(rf"{named}(?![\w'\"/=])" if not plain else rf"^{re.escape(name)}(?= must )", typed, message)
+    return message
+
+
+def log(line: str) -> None:
+    """Print a message of the library, which names parameters, with options as they are typed."""
+    note(as_typed(line))
 
 
 def note(line: object) -> None:

@@ -19,11 +19,13 @@ from esupcon.probability.conformal import fit_conformal
 from esupcon.probability.diagram import reliability_diagram
 from esupcon.probability.metrics import (
     Figures,
+    SharesFigures,
     accuracy,
     bootstrap_intervals,
     brier_score,
     expected_calibration_error,
     measure,
+    measure_for_shares,
     negative_log_likelihood,
     reliability_bins,
 )
@@ -40,11 +42,11 @@ from esupcon.probability.priors import adapt_to_priors, estimate_priors
 
 # fmt: off
 __all__ = [
-    "Calibration", "CalibrationFigures", "Figures", "Mahalanobis", "Predictions", "Priors", "accuracy",
+    "Calibration", "CalibrationFigures", "Figures", "Mahalanobis", "Predictions", "Priors", "SharesFigures", "accuracy",
     "adapt_to_priors", "bootstrap_intervals", "brier_score", "can_calibrate", "energy_score", "estimate_priors",
     "expected_calibration_error", "fit_calibration", "fit_conformal", "fit_mahalanobis", "fit_temperature",
     "held_out_calibration", "knn_score", "log_softmax", "max_softmax_score", "measure", "measure_calibration",
-    "negative_log_likelihood", "paper_calibration", "prototype_distance_score",
+    "measure_for_shares", "negative_log_likelihood", "paper_calibration", "prototype_distance_score",
     "reliability_bins", "reliability_diagram", "smoothed_temperature", "softmax",
 ]
 # fmt: on

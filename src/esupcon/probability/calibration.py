@@ -224,6 +224,11 @@ class Calibration(Record):
         return np.asarray(weighted / weighted.sum())
 
     @property
+    def sample_priors(self) -> FloatArray | None:
+        """Shares of the classes among the training samples, (K,); None if they are not known."""
+        return None if self.class_counts is None else np.array(self.class_counts) / sum(self.class_counts)
+
+    @property
     def offset(self) -> FloatArray:
         """What is added to logits / temperature for the shares of the training samples, up to a constant."""
         counts = np.ones(1) if self.class_counts is None else np.maximum(self.class_counts, 1)

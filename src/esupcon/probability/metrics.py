@@ -118,6 +118,31 @@ def measure(predictions: Predictions, classes: Sequence[str], *, temperature: fl
     return Figures(n=len(y), temperature=temperature, per_class=per_class, **overall)
 
 
+class SharesFigures(Record):
+    """Metrics for data with stated class shares. `nll` is None if it is infinite."""
+
+    accuracy: Share
+    ece: Share
+    nll: float | None
+
+
+def measure_for_shares(probabilities: ArrayLike, labels: ArrayLike, shares: ArrayLike) -> SharesFigures:
+    """Return what samples would measure whose classes had these shares: sample i weighs shares_k / n_k of its class k.
+
+    Pass probabilities for these shares too (`Calibration.with_priors`): others would look miscalibrated though right.
+    """
+    p, y = with_labels(as_probabilities(probabilities), labels)
+    weight = (np.asarray(shares) / np.maximum(np.bincount(y, minlength=p.shape[1]), 1))[y]
+    weight = weight / weight.sum()
+    each, counted = _per_sample(p, y), weight > 0
+    gaps = np.bincount(bin_index(p, _N_BINS), weights=weight * (each["accuracy"] - p.max(axis=1)))
+    return SharesFigures(
+        accuracy=min(1.0, float(weight @ each["accuracy"])),
+        ece=min(1.0, float(np.abs(gaps).sum())),
+        nll=finite(float(weight[counted] @ each["nll"][counted])),
+    )
+
+
 def accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return the share of rows whose largest probability (the first of ties) is that of the label."""
     return float(_per_sample(*with_labels(as_probabilities(probabilities), labels))["accuracy"].mean())

@@ -319,7 +319,7 @@ def _calibrate(fitted: Fitted, watch: FitOptions, *, remember: bool) -> Predicti
             if len(data.y_held) >= MIN_CALIBRATION and can_calibrate(data.y_held):
                 classifier.calibration = classifier.calibration.fit(held_logits, data.y_held, how="held-out")
                 if remember:
-                    classifier.set_outlier_threshold(held_scores)
+                    classifier.set_outlier_threshold(scores=held_scores)
             return Predictions(held_logits, data.y_held)
     if not fitted.run.cross_fit:
         return None
@@ -344,7 +344,7 @@ def _calibrate(fitted: Fitted, watch: FitOptions, *, remember: bool) -> Predicti
     rng = np.random.default_rng(spec.seed)
     classifier.calibration = fit_calibration(classifier.calibration, data.y, None, logits_of, rng)
     if scores and remember:
-        classifier.set_outlier_threshold(np.concatenate(scores))
+        classifier.set_outlier_threshold(scores=np.concatenate(scores))
     seen = np.isfinite(logits).all(axis=1)  # all but the only sample of a class
     return Predictions(logits[seen], data.y[seen]) if seen.any() else None
 
