@@ -9,8 +9,8 @@ import pytest
 from small_grid import small_plan, task
 
 from esupcon.experiments.executors import Event, Task
-from esupcon.experiments.grid import GridState, run_grid, status
-from esupcon.experiments.plan import Plan
+from esupcon.experiments.grid import GridState, run_grid, seconds_left, status
+from esupcon.experiments.plan import Plan, make_plan
 from esupcon.experiments.store import Store
 from esupcon.experiments.worker import compute
 from esupcon.training.result import RESULT_FILE
@@ -179,18 +179,19 @@ def test_damaged_run_is_set_aside_and_computed_again(plan: Plan, store: Store) -
     assert len(list((store.root / "aside").iterdir())) == 1
 
 
-def test_changed_data_are_computed_again(tmp_path: Path, store: Store) -> None:
+def test_changed_data_are_computed_again_with_the_reason(tmp_path: Path, store: Store) -> None:
     data = tmp_path / "list.npz"
     before = small_plan(tmp_path, source=data)
     content = data.read_bytes()
     run(before, store, Scripted(store))
     write_npz(data, seed=1)
     executor = Scripted(store)
-    state = run_grid([before], store, executor)
+    state = run_grid([before], store, executor, log=(lines := []).append)
     assert len(state.finished) == len(before.rows)
     assert set(state.rows).isdisjoint(keys_of(before))
+    assert lines[0] == f"the content of {data} has changed since its runs were stored; 4 runs to repeat."
     data.write_bytes(content)
-    state = run_grid([before], store, Scripted(store))
+    state = run_grid([before], store, Scripted(store), log=(lines := []).append)
     assert state.stored == keys_of(before)
     data.rename(tmp_path / "moved.npz")
     moved = small_plan(tmp_path, source=tmp_path / "moved.npz")
@@ -237,7 +238,7 @@ def test_result_of_another_torch_is_reported_and_repeated_on_request(plan: Plan,
     assert not any("used torch" in line for line in lines)
 
 
-# --- Status ----------------------------------------------------------------------------------------------------------
+# --- Status and cost -------------------------------------------------------------------------------------------------
 
 
 def test_status(plan: Plan, store: Store) -> None:
@@ -248,10 +249,21 @@ def test_status(plan: Plan, store: Store) -> None:
     ((table,), problems) = status(store)
     assert (table.table, len(table.runs), len(problems)) == ("small", 6, 1)
     assert (table.counts["done"], table.counts["failed"]) == (5, 1)
-    assert (table.errors, table.seconds_left) == ({second: "broken"}, 1.0)
+    assert table.errors == {second: "broken"}
     assert str(store.run_folder(third)) in problems[0]
     assert table.model_dump()["runs"][first] == "done"
     (store.root / "plans" / "x-y-z.json").write_text("{")
     ((table,), problems) = status(store)
     assert "x-y-z.json" in problems[1]
     assert len(table.runs) == 6
+
+
+def test_time_left_comes_from_finished_runs(store: Store) -> None:
+    ce, spce = make_plan("full", "smoke", methods=("ce", "spce"), seeds=(0,)).rows
+    longer = ce.with_spec(ce.spec.model_copy(update={"n_train": 2 * 1437}))
+    assert seconds_left([ce], []) is None, "nothing has finished"
+    for row, seconds in ((ce, 8.0), (spce, 12.0)):
+        store_quickly(store, task(store, row), train_seconds=seconds)
+    runs = [store.read(row.key) for row in (ce, spce)]
+    assert seconds_left([longer], runs) == pytest.approx(20), "twice as many images"
+    assert seconds_left([ce, spce], runs) == pytest.approx(20)

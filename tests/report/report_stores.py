@@ -50,6 +50,7 @@ class Left:
     batch_size: int = 64
     peak: int | None = 500 * 2**20
     held_out_accuracy: float | None = None
+    reused_seconds: float = 0.0
 
 
 def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
@@ -100,6 +101,7 @@ def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
         peak_memory_bytes=left.peak,
         seconds=left.seconds + 1,
         train_seconds=left.seconds,
+        reused_seconds=left.reused_seconds,
         versions={"esupcon": "0.1.0", "torch": "2.13.0", "platform": "Linux"},
     ).write(folder)
     return folder

@@ -102,10 +102,11 @@ def test_runs_with_different_settings_are_not_averaged(store: Store) -> None:
 
 
 def test_cost_is_relative_and_lower_is_better(store: Store) -> None:
-    rows = [row(method, 0, table="complexity") for method in ("ce", "esupcon")]
+    rows = [row(method, 0, table="complexity") for method in ("ce", "esupcon", "supcon_ce")]
     note_plan(store, rows, measure="cost")
     write_run(store, rows[0], Left(batch_size=64, peak=100 * 2**20))
     write_run(store, rows[1], Left(batch_size=128, peak=150 * 2**20))
+    write_run(store, rows[2], Left(reused_seconds=12.0))
     time, memory = only_table(store).panels
     # 2 s at 320 images a second are 640 images per epoch: 10 steps of 64, or 5 of 128.
     assert time.cells["ce"][0].summary.mean == pytest.approx(200)
@@ -113,6 +114,7 @@ def test_cost_is_relative_and_lower_is_better(store: Store) -> None:
     assert time.cells["esupcon"][0].gain.mean == pytest.approx(100)
     assert memory.cells["esupcon"][0].gain.mean == pytest.approx(50)
     assert memory.cells["ce"][0].is_best and not memory.cells["esupcon"][0].is_best
+    assert memory.cells["supcon_ce"][0].summary is None, "the peak lies in the run that trained the encoder"
 
 
 def test_calibration_error_is_that_of_the_paper_protocol(store: Store) -> None:

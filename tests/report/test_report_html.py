@@ -61,7 +61,7 @@ def test_cells_show_mean_deviation_n_gain_and_paper(store: Store, fill: Filler, 
     for words in (
         *("A title", "A note.", "2,625 samples", "7 of 12 planned runs finished", "No findings."),
         *("95 % interval by a paired t-test over n seeds", "● bold: best of its column."),
-        *("Unfinished runs", "SPCE(M) on CIFAR-10, full, seed 2: not finished"),
+        *("Unfinished runs", "SPCE(M) on CIFAR-10, full, seed 2: not run yet"),
         *("Left out of this report:", "run damaged is left out"),
     ):
         assert words in page.text, words

@@ -17,7 +17,7 @@ from report_stores import HOSTILE, Left, row, write_run
 
 from esupcon.experiments.store import Store
 from esupcon.probability import Predictions
-from esupcon.report import Images, run_report
+from esupcon.report import Images, picture, run_report
 
 N, SUSPECTS = 80, (3, 17)
 Writer = Callable[..., Path]
@@ -60,32 +60,44 @@ def values(page: Page) -> list[int]:
 def test_page_has_headline_figures_tables_and_pictures(write: Writer) -> None:
     finding = {"code": "imbalance", "severity": "warning", "message": "One class has 7.", "remedy": "Look at it."}
     folder = write(findings=[finding], accuracy=0.75)
-    path = run_report(folder, {"test": images(), "held_out": images()})
+    path = run_report(
+        folder, {"test": images(), "held_out": images()}, copies=[(picture(None, "a"), picture(None, "b"))]
+    )
     assert path == folder / "report.html"
     source = path.read_text()
     page = Page(source)
     for text in (
         *("ESupCon on cifar10", "75.0 %", "95 % interval", "Calibration error (ECE)", "Negative log-likelihood"),
         *("Encoder", "Training time", "12 s", "One class has 7.", "Look at it.", "Weakest classes", "Confusion matrix"),
-        *("Training curves", "Reliability", "Map of the embedding", "Suspicious labels", "Most confident mistakes"),
-        *("seed=0", "torch 2.13.0"),
+        *("Most frequent mistakes", "Training curves", "Reliability", "Map of the embedding", "Suspicious labels"),
+        *("Most confident mistakes", "Typical images", "Copies in the test part", "seed=0", "torch 2.13.0"),
     ):
         assert text in page.text, text
     ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
     assert {attributes["href"][1:] for tag, attributes in page.elements if tag == "a"} <= ids
     shown = pictures(page)
+    assert 0 < len(shown) <= 60
     assert {one.size for one in shown} == {(96, 58)}, "the longest side is 96"
     assert len(source) < 5_500_000
 
 
-def test_pictures_are_the_suspects_and_the_surest_mistakes(write: Writer) -> None:
+def test_pictures_are_the_suspects_the_surest_mistakes_and_typical_images(write: Writer) -> None:
     folder = write()
     found = Predictions.load(folder / "predictions.npz")
     p, y = found.probabilities(), found.labels
     wrong = np.flatnonzero(p.argmax(axis=1) != y)
     surest = wrong[np.argsort(-p[wrong].max(axis=1))][:12].tolist()
     assert sorted(values(Page(run_report(folder, {"held_out": images()}).read_text()))) == list(SUSPECTS)
-    assert values(Page(run_report(folder, {"test": images()}).read_text())) == surest
+    shown = values(Page(run_report(folder, {"test": images()}).read_text()))
+    assert shown[: len(surest)] == surest
+    typical = shown[len(surest) :]
+    assert y[typical].tolist() == sorted(y[typical]) and set(y[typical]) == {0, 1, 2, 3}
+    assert all(p[i].argmax() == y[i] for i in typical)
+
+
+def test_of_many_classes_some_are_shown(write: Writer) -> None:
+    page = Page(run_report(write(60), {"test": images(), "held_out": images()}).read_text())
+    assert "36 of 60 classes are shown" in page.text and len(pictures(page)) <= 60
 
 
 def test_names_are_text(write: Writer) -> None:
@@ -112,6 +124,7 @@ def test_parts_that_are_missing_or_damaged_are_left_out(write: Writer, store: St
     folder = write()
     page = Page(run_report(folder).read_text())
     assert not pictures(page) and "sample 17" in page.text, "without images samples are listed by number"
+    assert "Typical images" not in page.text
     (folder / "predictions.npz").write_bytes(b"PK\x03\x04 broken")
     (folder / "embedding.npz").unlink()
     page = Page(run_report(folder).read_text())
@@ -123,7 +136,7 @@ def test_parts_that_are_missing_or_damaged_are_left_out(write: Writer, store: St
 
 def test_images_of_other_rows_are_refused(write: Writer) -> None:
     folder, wrong = write(), Images(images().rows[1:])
-    with pytest.raises(ValueError, match="images must match 80 predictions; got 79 images"):
+    with pytest.raises(ValueError, match="images must match 80 predictions; got 79 images and 0 names"):
         run_report(folder, {"test": wrong})
     assert not (folder / "report.html").exists()
 

@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from esupcon._console import Log, count, percent, printable
 from esupcon.experiments.executors import Event, LocalExecutor, Task
 from esupcon.experiments.plan import Plan, Row
-from esupcon.experiments.store import State, Store, read_contents
-from esupcon.spec import TrainSpec
+from esupcon.experiments.store import State, Store, StoredRun, read_contents
+from esupcon.spec import RunSpec, TrainSpec
 
 _POLL_SECONDS = 0.2
 _LOOK_AGAIN_SECONDS = 2.0
@@ -41,13 +41,14 @@ def run_grid(
 ) -> GridState:
     """Compute every planned run that is not stored.
 
-    A run that fails is repeated once, then listed as failed while the others continue. A full disk ends the grid with
-    an OSError. With `recompute`, stored results of another version of torch are computed again. `watch` receives the
-    state several times per second. The rows of the returned state have the keys of the stored runs; a plan does not
-    know them before its data are read.
+    A run that fails is repeated once, then listed as failed while the others continue. A full disk ends the grid
+    with an OSError. With `recompute`, stored results of another version of torch are computed again. `watch` receives
+    the state several times per second. The rows of the returned state have the keys of the
+    stored runs; a plan does not know them before its data are read.
     """
     try:
         store.create()
+        earlier = [row for plan in store.plans()[0] for row in plan.rows]
         plans = resolve(plans, data_dir)
         for plan in plans:
             now = datetime.now(UTC).isoformat(timespec="microseconds")
@@ -55,6 +56,7 @@ def run_grid(
         options = {"store": str(store.root), "data_dir": data_dir, "keep_models": keep_models, "command": command}
         state = GridState(plans, store, executor, log, options)
         state.find_missing(recompute)
+        state.report_changed_data(earlier)
         state.load_data(data_dir)
         state.run(should_stop, watch)
     finally:
@@ -136,20 +138,14 @@ class GridState:
         """Divide the runs into stored and pending ones."""
         here, versions = metadata.version("torch"), Counter[str]()
         for key in self.rows:
-            version = None
-            try:
-                if self.store.is_done(key):
-                    version = self.store.read(key).result.provenance.versions.get("torch", "unknown")
-            except ValueError as error:
-                self.log(f"{error} It was moved to {self.store.set_aside(key)} and is computed again.")
-            if version is not None and recompute and version != here:
+            if (run := self._read(key)) is not None:
+                version = run.result.provenance.versions.get("torch", "unknown")
+                if version == here or not recompute:
+                    self.stored.append(key)
+                    versions[version] += 1
+                    continue
                 self.store.set_aside(key)
-                version = None
-            if version is None:
-                self.pending.append(key)
-            else:
-                self.stored.append(key)
-                versions[version] += 1
+            self.pending.append(key)
         if n := len(self.stored):
             self.log(f"{n} of {count(len(self.rows), 'run')} {'is' if n == 1 else 'are'} already stored.")
         for version in versions.keys() - {here}:
@@ -157,6 +153,21 @@ class GridState:
                 f"{count(versions[version], 'stored run')} used torch {version}. This is torch {here}, which may give "
                 "other last digits; --recompute repeats them."
             )
+
+    def _read(self, key: str) -> StoredRun | None:
+        try:
+            return self.store.read(key) if self.store.is_done(key) else None
+        except ValueError as error:
+            self.log(f"{error} It was moved to {self.store.set_aside(key)} and is computed again.")
+            return None
+
+    def report_changed_data(self, earlier: Iterable[Row]) -> None:
+        """Tell that runs are computed again if the same runs are stored with other content of the data."""
+        stored = {_key_without_content(row) for row in earlier if row.spec.content and self.store.is_done(row.key)}
+        pending = [self.rows[key] for key in self.pending]
+        changed = Counter(row.dataset for row in pending if _key_without_content(row) in stored)
+        for dataset, n in changed.items():
+            self.log(f"the content of {dataset} has changed since its runs were stored; {count(n, 'run')} to repeat.")
 
     def load_data(self, data_dir: str | None) -> None:
         """Read each data set once, to download it, to fill the cache and to find what is unusable."""
@@ -231,6 +242,10 @@ class GridState:
         self.store.note_failure(key, reason)
 
 
+def _key_without_content(row: Row) -> str:
+    return row.spec.model_copy(update={"content": None}).key
+
+
 # --- Status ----------------------------------------------------------------------------------------------------------
 
 
@@ -241,7 +256,7 @@ class TableStatus(BaseModel):
     profile: str
     runs: dict[str, State]
     errors: dict[str, str]
-    seconds_left: float | None  # one run at a time, each as long as the mean of those that are done
+    seconds_left: float | None  # one run at a time
 
     @property
     def counts(self) -> dict[State, int]:
@@ -254,13 +269,33 @@ def status(store: Store) -> tuple[list[TableStatus], list[str]]:
     Plans of the same table and profile are counted together.
     """
     found = read_contents(store.root)
-    planned: dict[tuple[str, str], dict[str, State]] = defaultdict(dict)
+    planned: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
     for row in (row for plan in found.plans for row in plan.rows):
-        planned[row.table, row.profile][row.key] = store.state(row.key)
+        planned[row.table, row.profile][row.key] = row
     tables = []
-    for (table, profile), runs in planned.items():
+    for (table, profile), rows in planned.items():
+        runs = {key: store.state(key) for key in rows}
         errors = {key: found.failures[key] for key, state in runs.items() if state == "failed"}
-        seconds = [found.runs[key].seconds for key in runs if key in found.runs]
-        left = fmean(seconds) * sum(state != "done" for state in runs.values()) if seconds else None
+        left = seconds_left([rows[key] for key, state in runs.items() if state != "done"], found.runs.values())
         tables.append(TableStatus(table=table, profile=profile, runs=runs, errors=errors, seconds_left=left))
     return tables, found.problems
+
+
+def seconds_left(rows: Iterable[Row], finished: Iterable[StoredRun]) -> float | None:
+    """Return the seconds that runs take at the rate of finished runs with their encoder; None without such runs."""
+    rates: dict[str, list[float]] = defaultdict(list)
+    for run in finished:
+        rates[run.spec.train.encoder].append(run.seconds / _images_seen(run.spec))
+    specs = [row.spec for row in rows]
+    if any(spec.train.encoder not in rates for spec in specs):
+        return None
+    return sum(_images_seen(spec) * fmean(rates[spec.train.encoder]) for spec in specs)
+
+
+def _images_seen(spec: RunSpec) -> float:
+    """Return how many images a run is trained on; data of unknown size count as 10,000 images."""
+    if spec.train.steps:
+        return spec.train.steps * spec.train.batch_size
+    sizes = {"digits": 1437, "cifar10": 50_000, "cifar100": 50_000, "tiny_imagenet": 100_000, "caltech256": 15_360}
+    scarce = 1.0 if spec.imbalance_rate is None else (1 + spec.imbalance_rate) / 2
+    return spec.train.epochs * (spec.n_train or sizes.get(spec.source, 10_000) * scarce)

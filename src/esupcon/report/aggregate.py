@@ -83,8 +83,11 @@ def step_milliseconds(run: StoredRun) -> float | None:
 
 
 def _peak_megabytes(run: StoredRun) -> float | None:
-    peak = run.result.provenance.peak_memory_bytes
-    return None if peak is None else peak / 2**20
+    """Return the peak memory of training; None if another run trained the encoder, since the peak lies there."""
+    provenance = run.result.provenance
+    if provenance.reused_seconds or provenance.peak_memory_bytes is None:
+        return None
+    return provenance.peak_memory_bytes / 2**20
 
 
 def _worst_recall(run: StoredRun) -> float | None:
@@ -185,13 +188,17 @@ class ResultTable:
     commands: Sequence[str]
     methods: Sequence[str]
     columns: Sequence[Column]
-    rows: Mapping[str, Row]  # all planned runs by key
     panels: Sequence[Panel]
     n_done: int
 
     @property
     def title(self) -> str:
         return self.plan.title or self.plan.table
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """All planned runs by key."""
+        return {row.key: row for column in self.columns for rows in column.rows.values() for row in rows}
 
     @property
     def datasets(self) -> list[tuple[str, int]]:
@@ -211,9 +218,8 @@ def result_tables(plans: Iterable[Plan], runs: Mapping[str, StoredRun]) -> list[
         measures = PANELS.get(last.measure, PANELS["accuracy"])
         panels = [_panel(measure, methods, columns, last.baseline, runs) for measure in measures]
         commands = list(dict.fromkeys(plan.command for plan in group if plan.command))
-        rows = {row.key: row for column in columns for cell in column.rows.values() for row in cell}
-        n_done = len(rows.keys() & runs.keys())
-        tables.append(ResultTable(last, [*last.notes, *notes], commands, methods, columns, rows, panels, n_done))
+        n_done = len({row.key for column in columns for rows in column.rows.values() for row in rows} & runs.keys())
+        tables.append(ResultTable(last, [*last.notes, *notes], commands, methods, columns, panels, n_done))
     return sorted(tables, key=lambda one: _ORDER.index(one.plan.table) if one.plan.table in _ORDER else len(_ORDER))
 
 

@@ -100,6 +100,8 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
         problems.append(f"{count(len(unplanned), 'run')} in the store that no plan names: {listed(sorted(unplanned))}.")
     drawn = [_drawn_column(*place, runs, problems) for place in _drawn_places(results, runs)]
     reasons = {key: f"failed: {error}" for key, error in found.failures.items()}
+    for key in planned.keys() - runs.keys():
+        reasons.update((key, f"damaged: {line}") for line in found.problems if key in line)
     facts = [("this report", command)] if command else []
     facts += [(f"{table.plan.table}, {table.plan.profile}", line) for table in results for line in table.commands]
     facts += [("source", str(store)), *_provenance(runs.values())]
@@ -109,7 +111,7 @@ def read(store: Path, tables: Sequence[str] = (), command: str = "") -> Content:
         drawn=drawn,
         findings=_grouped_findings(runs, planned),
         unfinished=[
-            (name, printable(reasons.get(key, "not finished"))) for key, name in planned.items() if key not in runs
+            (name, printable(reasons.get(key, "not run yet"))) for key, name in planned.items() if key not in runs
         ],
         problems=[printable(line) for line in problems],
         facts=[(printable(name), printable(value)) for name, value in facts],
@@ -142,6 +144,7 @@ def _provenance(runs: Collection[StoredRun]) -> list[tuple[str, str]]:
     values = {"commit": Counter(one.commit or "unknown (installed, not a checkout)" for one in records)}
     for name in sorted({name for one in records for name in one.versions}):
         values[name] = Counter(one.versions.get(name, "unknown") for one in records)
+    values["threads"] = Counter(str(run.spec.train.threads) for run in runs)
     for name, counts in values.items() if records else ():
         several = [f"{value} ({count(n, 'run')})" for value, n in counts.most_common()]
         facts.append((name, "; ".join(several if len(counts) > 1 else counts)))

@@ -122,18 +122,22 @@ def columns_text(average: Cell) -> str:
 
 
 def legend(table: ResultTable, panel: Panel) -> list[str]:
-    """Explain the marks of a table."""
-    measure, cells = panel.measure, [cell for row in panel.cells.values() for cell in row]
+    """Explain every mark that occurs in a table."""
+    measure = panel.measure
+    cells = [cell for row in panel.cells.values() for cell in row]
     better = "lower is better" if measure.lower_is_better else "higher is better"
-    baseline = f"{method_title(table.plan.baseline)} {'in per cent of it' if measure.relative else 'on the same seeds'}"
-    entries = [
-        f"{measure.title} in {measure.unit}, {better}: mean ± standard deviation over n seeds.",
-        "● bold: best of its column.",
-        f"▲ ▼: difference to {baseline}; […]: its 95 % interval by a paired t-test over n seeds, not corrected for the "
-        "number of comparisons.",
-    ]
-    if any(cell.paper is not None for cell in cells):
-        entries.append("“paper”: the published figure, with its own network and schedule, and its gain.")
-        if any(column.reduced for column in table.columns):
-            entries.append("Columns that give a number of samples are smaller than the paper's: compare only signs.")
-    return entries
+    difference = "in per cent of it" if measure.relative else "on the same seeds"
+    has_paper = any(cell.paper is not None for cell in cells)
+    entries = {
+        f"{measure.title} in {measure.unit}, {better}: mean ± standard deviation over n seeds.": True,
+        f"▲ ▼: difference to {method_title(table.plan.baseline)} {difference}.": any(cell.gain for cell in cells),
+        "● bold: best of its column.": any(cell.is_best for cell in cells),
+        "[…]: its 95 % interval by a paired t-test over n seeds, not corrected for the number of comparisons.": any(
+            cell.interval for cell in cells
+        ),
+        "“paper”: the published figure, with its own network and schedule, and its gain.": has_paper,
+        "Columns that give a number of samples are smaller than the paper's setting: there only the signs of the "
+        "gains can be compared.": has_paper and any(column.reduced for column in table.columns),
+        "“open”: planned, not finished.": any(cell.summary is None and cell.n_planned for cell in cells),
+    }
+    return [text for text, occurs in entries.items() if occurs]

@@ -6,7 +6,7 @@ import base64
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from esupcon._io import write_bytes
 from esupcon.doctor import SEVERITIES
 from esupcon.doctor.data import suspect_labels
 from esupcon.experiments.store import StoredRun
-from esupcon.probability import Figures
+from esupcon.probability import Figures, Predictions
 from esupcon.report.content import DrawnColumn, drawn_run, read_file, read_predictions
 from esupcon.report.format import method_title
 from esupcon.report.write import html_page
@@ -27,7 +27,9 @@ from esupcon.training.result import HELD_OUT_FILE, PREDICTIONS_FILE, REPORT_FILE
 Part = Literal["test", "held_out"]
 Image = NDArray[np.uint8]  # (channels, height, width) with one or three channels
 SIDE, QUALITY = 96, 80  # longest side of a thumbnail in pixels, and its quality as a JPEG
-MOST_PICTURES = 12  # of a gallery
+MOST_SUSPECTS = MOST_MISTAKES = 12
+MOST_COPIES = 6  # pairs
+MOST_TYPICAL, MOST_OF_A_CLASS = 36, 4
 MOST_LINES = 10  # of a table
 
 
@@ -39,10 +41,20 @@ class Images(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A thumbnail, as an address that contains it, and the lines below it. Without an image there is only text."""
+    """A thumbnail, as an address that contains it, and what stands below it. Without an image there is only text."""
 
     source: str
+    title: str
     lines: Sequence[str]
+
+
+class Samples(NamedTuple):
+    """Samples of one part, from which pictures are chosen."""
+
+    probabilities: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    classes: Sequence[str]
+    images: Images | None
 
 
 class Gallery(NamedTuple):
@@ -54,13 +66,19 @@ class Gallery(NamedTuple):
     pictures: Sequence[Picture]
 
 
-def run_report(folder: str | os.PathLike[str], images: Mapping[Part, Images] | None = None) -> Path:
+def run_report(
+    folder: str | os.PathLike[str],
+    images: Mapping[Part, Images] | None = None,
+    *,
+    copies: Iterable[tuple[Picture, Picture]] = (),
+) -> Path:
     """Write `report.html` into the folder of a finished run, and return its path.
 
     Parameters
     ----------
     folder : folder that `esupcon train` made
     images : images of the test and of the held-out part, for thumbnails; without them samples are listed by number
+    copies : training images with their copies in the test part, as `picture` makes them
 
     The page works offline. A damaged file of the run is left out and named.
     """
@@ -71,14 +89,18 @@ def run_report(folder: str | os.PathLike[str], images: Mapping[Part, Images] | N
     held_out = read_file(run, HELD_OUT_FILE, read_predictions, problems)
     part: Part = "test" if test is not None else "held_out"
     found, figures = test or held_out, result.metrics.test or result.metrics.held_out
+    drawn = drawn_run(run, result.calibration.held_out or result.calibration.paper, found, problems)
     fitted = result.calibration.held_out or figures
     temperature = 1.0 if fitted is None else fitted.temperature
     galleries = []
     if held_out is not None:
-        p = held_out.probabilities(temperature)
-        galleries.append(_suspects(p, held_out.labels, classes, images.get("held_out")))
+        galleries.append(_suspects(_samples(held_out, temperature, classes, images.get("held_out"))))
     if found is not None:
-        galleries.append(_mistakes(found.probabilities(temperature), found.labels, classes, images.get(part)))
+        samples = _samples(found, temperature, classes, images.get(part))
+        galleries += [_mistakes(samples), *([_typical(samples)] if samples.images else [])]
+    if pairs := [one for pair in list(copies)[:MOST_COPIES] for one in pair]:
+        hint = "Each training image is followed by its copy in the test part, on which accuracy measures memorisation."
+        galleries.append(Gallery("copies", "Copies in the test part", hint, pairs))
     values = {
         "title": printable(f"{method_title(method)} on {Path(result.data.name).name}"),
         "part": "test" if part == "test" else "held-out",
@@ -86,14 +108,17 @@ def run_report(folder: str | os.PathLike[str], images: Mapping[Part, Images] | N
         "figures": figures,
         "guess": math.log(max(1, len(classes))),
         "weakest": _weakest(figures),
+        "confused": [] if found is None else _confused(found, classes),
         "galleries": galleries,
         "findings": [(one, ()) for one in sorted(result.findings, key=lambda one: -SEVERITIES.index(one.severity))],
         "problems": [printable(line) for line in problems],
         "facts": [(name, printable(value)) for name, value in _facts(run)],
     }
-    drawn = drawn_run(run, result.calibration.held_out or result.calibration.paper, found, problems)
     page = html_page("run.html", values, [DrawnColumn("", "", classes, {method: drawn})], [method])
     return write_bytes(Path(folder) / REPORT_FILE, page.encode("utf-8", errors="replace"))
+
+
+# --- Numbers ---------------------------------------------------------------------------------------------------------
 
 
 def _weakest(figures: Figures | None) -> list[list[str]]:
@@ -103,6 +128,18 @@ def _weakest(figures: Figures | None) -> list[list[str]]:
     return [
         [printable(one.name), f"{one.n:,}", *map(percent, (one.accuracy, one.precision, one.probability))]
         for one in known[:MOST_LINES]
+    ]
+
+
+def _confused(found: Predictions, classes: Sequence[str]) -> list[list[str]]:
+    """Return true class, predicted class, number and share of the most frequent mistakes."""
+    y, top = found.labels, found.logits.argmax(axis=1)
+    pairs, numbers = np.unique(np.stack([y, top])[:, y != top], axis=1, return_counts=True)
+    sizes = np.bincount(y, minlength=len(classes))
+    order = np.argsort(-numbers, kind="stable")[:MOST_LINES]
+    return [
+        [classes[a], classes[b], f"{n:,}", percent(n / sizes[a])]
+        for a, b, n in zip(*pairs[:, order], numbers[order], strict=True)
     ]
 
 
@@ -118,53 +155,74 @@ def _facts(run: StoredRun) -> list[tuple[str, str]]:
 # --- Thumbnails ------------------------------------------------------------------------------------------------------
 
 
-def _suspects(p: NDArray[np.float64], y: NDArray[np.int64], classes: Sequence[str], images: Images | None) -> Gallery:
+def picture(image: Image | None, title: str, *lines: str) -> Picture:
+    """Return a thumbnail of an image, with a title and lines of text below it."""
+    source = ""
+    if image is not None and np.ndim(image) == 3:
+        from PIL import Image as Pillow  # noqa: PLC0415 - slow to import
+
+        pixels = np.moveaxis(np.asarray(image, dtype=np.uint8), 0, -1)
+        small = Pillow.fromarray(pixels if pixels.shape[-1] == 3 else pixels[..., 0])
+        small.thumbnail((SIDE, SIDE))
+        file = io.BytesIO()
+        small.save(file, "JPEG", quality=QUALITY)
+        source = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return Picture(source, printable(title), [printable(line) for line in lines])
+
+
+def _samples(found: Predictions, temperature: float, classes: Sequence[str], images: Images | None) -> Samples:
+    if images is not None and not len(found) == len(images.rows) == len(images.names or images.rows):
+        n = len(images.rows), len(images.names)
+        raise ValueError(f"images must match {len(found):,} predictions; got {n[0]:,} images and {n[1]:,} names.")
+    return Samples(found.probabilities(temperature), found.labels, classes, images)
+
+
+def _pictures(given: Samples, rows: Sequence[int], text: Callable[[int], tuple[str, ...]]) -> list[Picture]:
+    """Return the pictures of some rows; `text` gives title and lines, and the last line is the file with its folder."""
+    images, names = given.images or ((), ())
+    files = {i: "/".join(Path(names[i]).parts[-2:]) if len(names) else f"sample {i:,}" for i in rows}
+    return [picture(images[i] if len(images) else None, *text(i), files[i]) for i in rows]
+
+
+def _suspects(given: Samples) -> Gallery:
+    p, y, classes, _ = given
     rows = suspect_labels(p, y).tolist()
-    samples = count(len(y), "held-out training sample")
-    hint = f"None of the labels of {samples} looks wrong."
+    hint = f"None of the labels of {count(len(y), 'held-out training sample')} looks wrong."
     if rows:
         hint = (
-            f"Of {samples}, {len(rows):,} have a label that contradicts a classifier not trained on them; the clearest "
-            "come first. Correct or drop what is wrong, and train again."
+            f"Of {count(len(y), 'held-out training sample')}, {len(rows):,} have a label that contradicts a classifier "
+            "not trained on them; the clearest come first. Correct or drop what is wrong, and train again."
         )
-    texts = {
-        i: (f"labelled {classes[y[i]]}", f"looks like {classes[p[i].argmax()]}, {percent(p[i].max(), 0)}")
-        for i in rows[:MOST_PICTURES]
-    }
-    return Gallery("suspects", "Suspicious labels", hint, _pictures(texts, images, len(y)))
+
+    def text(i: int) -> tuple[str, ...]:
+        return f"labelled {classes[y[i]]}", f"looks like {classes[p[i].argmax()]}, {percent(p[i].max(), 0)}"
+
+    return Gallery("suspects", "Suspicious labels", hint, _pictures(given, rows[:MOST_SUSPECTS], text))
 
 
-def _mistakes(p: NDArray[np.float64], y: NDArray[np.int64], classes: Sequence[str], images: Images | None) -> Gallery:
+def _mistakes(given: Samples) -> Gallery:
+    p, y, classes, _ = given
     top = p.argmax(axis=1)
     wrong = np.flatnonzero(top != y)
     rows = wrong[np.argsort(-p[wrong, top[wrong]], kind="stable")].tolist()
     hint = f"{count(len(rows), 'mistake')} in {count(len(y), 'sample')}; the most confident come first."
-    texts = {
-        i: (f"predicted {classes[top[i]]}", f"is {classes[y[i]]}", f"{percent(p[i].max(), 0)} confident")
-        for i in rows[:MOST_PICTURES]
-    }
-    return Gallery("mistakes", "Most confident mistakes", hint, _pictures(texts, images, len(y)))
+
+    def text(i: int) -> tuple[str, ...]:
+        return f"predicted {classes[top[i]]}", f"is {classes[y[i]]}", f"{percent(p[i].max(), 0)} confident"
+
+    return Gallery("mistakes", "Most confident mistakes", hint, _pictures(given, rows[:MOST_MISTAKES], text))
 
 
-def _pictures(texts: Mapping[int, Sequence[str]], images: Images | None, n: int) -> list[Picture]:
-    """Return a picture of each row with its text; the last line is the file with its folder."""
-    rows, names = images or ((), ())
-    if images is not None and len(rows) != n:
-        raise ValueError(f"images must match {n:,} predictions; got {len(rows):,} images.")
-    files = {i: "/".join(Path(names[i]).parts[-2:]) if len(names) else f"sample {i:,}" for i in texts}
-    sources = {i: _thumbnail(rows[i]) if len(rows) else "" for i in texts}
-    return [Picture(sources[i], [printable(line) for line in (*texts[i], files[i])]) for i in texts]
-
-
-def _thumbnail(image: Image) -> str:
-    """Return an address that contains the image; none for rows that are no images."""
-    if np.ndim(image) != 3:
-        return ""
-    from PIL import Image as Pillow  # noqa: PLC0415 - slow to import
-
-    pixels = np.moveaxis(np.asarray(image, dtype=np.uint8), 0, -1)
-    small = Pillow.fromarray(pixels if pixels.shape[-1] == 3 else pixels[..., 0])
-    small.thumbnail((SIDE, SIDE))
-    file = io.BytesIO()
-    small.save(file, "JPEG", quality=QUALITY)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+def _typical(given: Samples) -> Gallery:
+    """Choose the images that are most clearly of their class, for as many classes as fit on the page."""
+    p, y, classes, _ = given
+    top = p.argmax(axis=1)
+    largest = np.sort(np.argsort(-np.bincount(y, minlength=len(classes)), kind="stable")[:MOST_TYPICAL])
+    rows: list[int] = []
+    for k in largest.tolist():
+        own = np.flatnonzero((y == k) & (top == k))
+        best = own[np.argsort(-p[own, k], kind="stable")]
+        rows += best[: min(MOST_OF_A_CLASS, MOST_TYPICAL // len(largest))].tolist()
+    few = f" {MOST_TYPICAL} of {count(len(classes), 'class')} are shown." if len(classes) > MOST_TYPICAL else ""
+    hint = f"Correctly classified images with the highest probability of their class.{few}"
+    return Gallery("typical", "Typical images", hint, _pictures(given, rows, lambda i: (classes[y[i]],)))
