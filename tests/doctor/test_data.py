@@ -209,3 +209,13 @@ def test_finding_survives_json_and_prints_as_one_line() -> None:
     finding = Finding(code=CODES[0], severity=SEVERITIES[0], message="all of\n'a\x85b\u2028' are", remedy="Look.\n")
     assert Finding.model_validate_json(finding.model_dump_json()) == finding
     assert str(finding) == f"note [{CODES[0]}]: all of 'a b ' are Look."
+
+
+@pytest.mark.parametrize(("n_rare", "severity"), [(15, None), (14, "note"), (2, "note"), (1, "warning")])
+def test_imbalance_is_a_note_or_a_warning(n_rare: int, severity: str | None) -> None:
+    y = np.repeat([0, 1], [148, n_rare])
+    x = np.random.default_rng(0).normal(size=(len(y), 3))
+    finding = checked(x, y).get("imbalance")
+    assert (finding and finding.severity) == severity
+    if finding:
+        assert f"148 training samples, the smallest, class 1, {n_rare}: {148 / n_rare:.0f} to 1" in finding.message

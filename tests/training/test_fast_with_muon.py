@@ -1,7 +1,10 @@
-"""The encoder `fast` trained by Muon: whitening, filter banks, exact resume."""
+"""The encoder `fast` trained by Muon: whitening, filter banks, exact resume, two processes."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +20,7 @@ from torch.testing import assert_close
 
 from esupcon import ContrastiveClassifier
 from esupcon.methods import METHODS
-from esupcon.models import build_network
+from esupcon.models import FastEncoder, build_network
 from esupcon.spec import TrainSpec
 from esupcon.training import TrainData, TrainingInterrupted, fit
 from esupcon.training.optim import MUON_LINEAR, MUON_PROTOTYPES, MUON_VECTORS, build_optimizer, set_lr
@@ -96,11 +99,11 @@ def test_interrupted_run_continues_bit_identical(tmp_path: Path, steps: int, pre
     assert whole.history == again.history
 
 
-@pytest.mark.parametrize("kind", ["digits", "table"])
+@pytest.mark.parametrize("kind", ["digits", "colour", "table"])
 def test_same_settings_under_load_give_the_same_tensors(kind: str) -> None:
     """The defaults of the estimator, alone and beside threads that keep all cores busy."""
     data = load_digits(return_X_y=True)[0][:150]
-    x = data.reshape(-1, 8, 8) if kind == "digits" else data
+    x = {"digits": data.reshape(-1, 8, 8), "colour": noise(150, 3, 16, 16), "table": data}[kind]
     y, stop, square = np.arange(150) % 3, threading.Event(), torch.eye(300)
 
     def work() -> None:
@@ -221,8 +224,50 @@ def test_tied_weights_take_one_step_and_nothing_to_train_is_an_error() -> None:
         fit(quick_spec(encoder="identity", method="spce_m", augmentation="table"), TrainData(rows, np.arange(8) % 2, 2))
 
 
+# --- Two processes ---------------------------------------------------------------------------------------------------
+
+WORKER = """
+import sys; sys.path.insert(0, sys.argv[2])
+import torch
+from pathlib import Path
+from test_fast_with_muon import colour, convolutions, fast_spec
+from esupcon.training import fit
+torch.set_num_threads(1)
+out = Path(sys.argv[1])
+fast = fit(fast_spec(), colour(), accelerator="cpu")
+rows = fit(fast_spec(neck="none", precision="64"), colour(), encoder=convolutions(), accelerator="cpu")
+rank = torch.distributed.get_rank()
+torch.save([fitted.network.state_dict() for fitted in (fast, rows)], out / f"{rank}.pt")
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
 def convolutions() -> nn.Module:
     """An encoder with filter banks whose rows do not depend on each other."""
     torch.manual_seed(3)
     first, second = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 8, 3)
     return nn.Sequential(first, nn.GELU(), second, nn.AdaptiveMaxPool2d(1), nn.Flatten())
+
+
+def test_two_processes_take_the_same_steps(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = [*launcher, str(script), str(tmp_path), str(Path(__file__).parent)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    (fast, rows), (other_fast, other_rows) = (
+        torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)
+    )
+    alone = fit(fast_spec(), colour()).network.encoder
+    assert isinstance(alone, FastEncoder)
+    assert torch.equal(fast["encoder.whitening.filters"], alone.whitening.filters)
+    for name, value in fast.items():
+        if "running" not in name:  # statistics are those of a process's own images; the first one's are saved
+            assert torch.equal(value, other_fast[name]), name
+    one = fit(fast_spec(neck="none", precision="64"), colour(), encoder=convolutions()).network.state_dict()
+    for name, value in one.items():
+        assert torch.equal(rows[name], other_rows[name]), name
+        assert_close(rows[name], value, rtol=1e-6, atol=1e-6)

@@ -12,6 +12,7 @@ from small_data import quick_spec
 from test_resume import same, stop_after
 from torch.testing import assert_close
 
+from esupcon.methods import METHODS
 from esupcon.spec import TrainSpec
 from esupcon.training import TrainData, TrainingInterrupted, fit
 from esupcon.training.batches import BatchPlan
@@ -81,9 +82,9 @@ def test_rate_of_random_labels_is_estimated(n_classes: int, rate: float) -> None
     assert abs(estimate_rate(belief, torch.from_numpy(given)) - rate) < 0.04
 
 
-@pytest.mark.parametrize("method", ["ce", "supcon_ce", "spce", "esupcon"])
+@pytest.mark.parametrize("method", METHODS)
 def test_wrong_labels_do_less_harm_with_a_memory(method: str) -> None:
-    """Rows whose label is wrong are predicted right more often, and the rate is found."""
+    """For every method: rows whose label is wrong are predicted right more often, and the rate is found."""
     data, right = table(0.4)
     wrong = data.y != right
     plain, remembered = (fit(spec_of(method=method, label_noise=noise), data) for noise in (None, "auto"))

@@ -46,12 +46,14 @@ def test_illegal_instruction_makes_auto_choose_float32(cache: Path, monkeypatch:
     assert (fitted.spec.precision, fitted.precision_reason) == devices.choose_precision("auto")
 
 
-def test_probe_that_fails_for_another_reason_is_an_error_and_never_stored(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_probe_that_fails_for_another_reason_is_repeated_then_an_error_and_never_stored(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "PROBE", "raise MemoryError('no memory')")
-    with pytest.raises(ValueError, match=r"failed \(MemoryError: no memory\)\. Free memory.*precision 32"):
+    count = f"open({str(tmp_path / 'tries')!r}, 'a').write('x')\n"
+    monkeypatch.setattr(devices, "PROBE", count + "raise MemoryError('no memory')")
+    with pytest.raises(ValueError, match=r"failed 3 times \(MemoryError: no memory\)\. Free memory.*precision 32"):
         devices.choose_precision("auto")
+    assert (tmp_path / "tries").read_text() == "xxx"
     assert stored(cache) == []
     monkeypatch.setattr(devices, "PROBE", "pass")
     assert devices.choose_precision("auto")[0] == "bf16"

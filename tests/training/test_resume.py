@@ -110,3 +110,13 @@ def test_custom_method_and_loss_are_part_of_the_key(monkeypatch: pytest.MonkeyPa
 
     assert len({key(1.0, one), key(2.0, one), key(1.0, other)}) == 3
     assert key(1.0, one) == key(1.0, one)
+
+
+def test_stop_between_micro_batches_saves_the_state_before_the_step(tmp_path: Path) -> None:
+    """One step has six pieces; statistics of batch normalisation that some of them updated are restored."""
+    spec, data = quick_spec(micro_batch=3, epochs=3), blobs()
+    whole = fit(spec, data, out=tmp_path / "whole")
+    for stop_at in (3, 9, 14):
+        with pytest.raises(TrainingInterrupted):
+            fit(spec, data, out=tmp_path / "parts", should_stop=stop_after(stop_at))
+    same(whole, fit(spec, data, out=tmp_path / "parts"), tmp_path / "whole", tmp_path / "parts")

@@ -130,7 +130,8 @@ def extract(archive: Path, md5: str, target: Path, log: Log) -> Path:
             remedy = "Delete it and fetch it again, or unpack it yourself"
             raise ValueError(f"{archive} is not the official archive: its md5 is {found}, expected {md5}. {remedy}.")
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as temporary:
-            shutil.unpack_archive(archive, temporary)
+            # Zip files hold no links or devices, and take no filter.
+            shutil.unpack_archive(archive, temporary, filter=None if archive.suffix == ".zip" else "data")
             (Path(temporary) / target.name).rename(target)
     return target
 

@@ -29,6 +29,8 @@ N_PAIRS = 50
 NEAR_BITS, NEAR_SIDE = 4, 32
 # Share of the test images from which such pairs are a warning: less hardly changes an accuracy.
 NEAR_WARNING = 0.05
+# The largest class divided by the smallest.
+IMBALANCE_NOTE, IMBALANCE_WARNING = 10, 100
 # Rows are read this many bytes at a time, in order: a memory-mapped array is never in memory as a whole.
 CHUNK_BYTES = 16 * 2**20
 
@@ -60,7 +62,7 @@ def check_data(
     n_classes: int,
     classes: Sequence[Any] | None = None,
 ) -> list[Finding]:
-    """Return copies between the parts, test images that look like a training image, and contradicting labels.
+    """Return copies between the parts, near copies in the test part, contradicting labels, and unequal classes.
 
     x, x_held, x_test: training, held-out and test images (n, C, H, W) or tables (n, d), in memory or memory-mapped.
     y: labels of `x`, 0 .. n_classes - 1; `classes` are their names.
@@ -78,7 +80,20 @@ def check_data(
     digests = {name: _digests(part, dtype) for name, part in samples.items()}
     found = _duplicates(digests, labels, is_table=len(shapes[0]) == 2, classes=classes)
     found += _near_copies(samples["train"], samples.get("test"), digests)
+    found += _imbalance(labels, n_classes, classes)
     return sorted(found, key=lambda one: -SEVERITIES.index(one.severity))
+
+
+def _imbalance(labels: NDArray[np.int64], n_classes: int, classes: Sequence[Any] | None) -> list[Finding]:
+    counts = np.bincount(labels, minlength=n_classes)
+    largest, smallest = int(counts.argmax()), int(np.where(counts > 0, counts, len(labels) + 1).argmin())
+    ratio = counts[largest] / counts[smallest]
+    if ratio < IMBALANCE_NOTE:
+        return []
+    severity: Severity = "warning" if ratio >= IMBALANCE_WARNING else "note"
+    named = {"largest": class_name(classes, largest), "smallest": class_name(classes, smallest)}
+    sizes = {"n_largest": int(counts[largest]), "n_smallest": int(counts[smallest]), "ratio": float(ratio)}
+    return [finding("imbalance", severity, **named, **sizes)]
 
 
 def check_after(

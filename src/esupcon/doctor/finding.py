@@ -64,6 +64,13 @@ _MESSAGES: dict[str, tuple[Severity, str, str]] = {
         "every prediction is wrong for some of them.",
         "Choose one label for each group of copies, and keep one copy.{chance}",
     ),
+    "imbalance": (
+        "note",
+        "the largest class, {largest}, has {n_largest:,} training samples, the smallest, {smallest}, {n_smallest:,}: "
+        "{ratio:.0f} to 1.",
+        "Judge by the accuracy of each class. If classes will be balanced in use, train with logit_adjustment=1, or "
+        "predict for priors='balanced'.",
+    ),
     # during training
     "loss-not-finite": (
         "error",

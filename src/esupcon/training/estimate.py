@@ -65,10 +65,10 @@ def estimate(run: Run) -> Estimate:
     if spec.train_blocks is not None:  # their outputs are computed once, also those of the rows watched
         frozen = trial.frozen = FrozenBlocks(network.encoder, spec.train_blocks, mirror=network.mirror)
         few = replace(data, x=data.x[:FROZEN_BATCH], y=data.y[:FROZEN_BATCH])
-        options = (few, data.augmentation(spec.augmentation), 2, spec.seed, run.fabric.device)
+        options = (few, data.augmentation(spec.augmentation), 2 * run.fabric.world_size, spec.seed, run.fabric)
         with run.fabric.autocast():
             seconds = _seconds(lambda: frozen.compute_views(*options, check=lambda: None))
-        n_views = 2 * math.ceil(spec.cached_views / 2)
+        n_views = 2 * math.ceil(spec.cached_views / (2 * run.fabric.world_size))
         before = seconds / (2 * len(few.x)) * (n_views * n + n_watched * (1 + network.mirror))
         batch, n_watched = batch % len(few.x), 0
     n_steps = [run.n_steps(stage) for stage in run.method.stages]

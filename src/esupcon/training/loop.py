@@ -102,7 +102,7 @@ def take_step(
         fabric.backward(loss_of(module(views[own])))
     else:
         with fabric.no_backward_sync(module, enabled=fabric.world_size > 1):  # type: ignore[arg-type]  # it is wrapped
-            cached_backward(module, views[own], 2 * spec.micro_batch, loss_of, seed=seed)
+            cached_backward(module, views[own], 2 * spec.micro_batch, loss_of, seed=seed, check_stop=run.check_stop)
         average_gradients(fabric, run.network)
     optimizer.step()
     return totals(fabric, losses)

@@ -145,33 +145,45 @@ def cached_backward(
     loss_of: Callable[[dict[str, Tensor]], Tensor],
     *,
     seed: int,
+    check_stop: Callable[[], None],
 ) -> None:
     """Accumulate the gradient of loss_of(module(views)) with at most `n_rows` rows in memory at a time.
 
     The loss needs the outputs of the whole batch, but only their gradients to go on: encode every piece without a
     graph, compute the loss and its gradient for the outputs, then encode each piece again and continue from there.
     The result is the gradient of the whole batch, except that batch normalisation sees one piece at a time, as in
-    every kind of accumulation.
+    every kind of accumulation. `check_stop` is called between the pieces and may raise; nothing has changed then.
     """
 
     def encode(piece: int) -> dict[str, Tensor]:
+        if piece:
+            check_stop()
         seed_layers(derive_seed(seed, "piece", piece), views.device)  # dropout must drop the same units both times
         outputs: dict[str, Tensor] = module(pieces[piece])
         return outputs
 
+    def restore_statistics() -> None:
+        for buffer, before in statistics:
+            buffer.copy_(before)
+
     pieces = views.split(n_rows)
     statistics = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    with torch.no_grad():
-        encoded = [encode(piece) for piece in range(len(pieces))]
-    for buffer, before in statistics:
-        buffer.copy_(before)  # the second pass updates them
+    try:
+        with torch.no_grad():
+            encoded = [encode(piece) for piece in range(len(pieces))]
+    finally:
+        restore_statistics()  # the second pass updates them
     leaves = {name: torch.cat([part[name] for part in encoded]).requires_grad_() for name in encoded[0]}
     loss_of(leaves).backward()
     # A term that detaches its output leaves no gradient.
     gradients = {name: leaf.grad.split(n_rows) for name, leaf in leaves.items() if leaf.grad is not None}
-    for piece in range(len(pieces)):
-        outputs = encode(piece)
-        names = [name for name in gradients if outputs[name].requires_grad]
-        if names:
-            own = [gradients[name][piece].to(outputs[name].dtype) for name in names]
-            torch.autograd.backward([outputs[name] for name in names], own)
+    try:
+        for piece in range(len(pieces)):
+            outputs = encode(piece)
+            names = [name for name in gradients if outputs[name].requires_grad]
+            if names:
+                own = [gradients[name][piece].to(outputs[name].dtype) for name in names]
+                torch.autograd.backward([outputs[name] for name in names], own)
+    except BaseException:
+        restore_statistics()
+        raise

@@ -205,7 +205,7 @@ class Run:
 
         with self.fabric.autocast():
             views = (data, data.augmentation(spec.augmentation), spec.cached_views)
-            self.frozen.compute_views(*views, seed=spec.seed, device=self.fabric.device, check=check)
+            self.frozen.compute_views(*views, seed=spec.seed, fabric=self.fabric, check=check)
 
     # --- Labels that may be wrong ------------------------------------------------------------------------------------
 
