@@ -17,7 +17,7 @@ from esupcon import functional as F
 class Case(NamedTuple):
     """A loss and its twin as functions of (z, labels, prototypes, temperature)."""
 
-    loss: Callable[..., Tensor]  # also takes anchors
+    loss: Callable[..., Tensor]  # also takes anchors and check_finite
     twin: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     needs_pair: bool = False
 

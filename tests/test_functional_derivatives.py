@@ -40,6 +40,12 @@ def test_gradcheck(name: str, temperature: float) -> None:
 
 
 @each_loss
+def test_gradgradcheck(name: str) -> None:
+    z, labels, prototypes = (x.requires_grad_(x.is_floating_point()) for x in example(n=6, d=3))
+    assert torch.autograd.gradgradcheck(lambda z, p: LOSSES[name].loss(z, labels, p, 0.2), (z, prototypes))
+
+
+@each_loss
 @each_temperature
 def test_hessian_equals_that_of_the_slow_twin(name: str, temperature: float) -> None:
     """All blocks: of z, of the prototypes, and mixed."""
@@ -91,6 +97,15 @@ def test_autocast_does_not_round_second_derivatives(name: str) -> None:
             return [torch.func.grad(loss)(z), torch.autograd.functional.hessian(loss, z)]
 
     assert_close(derivatives(True), derivatives(False))
+
+
+@each_loss
+def test_second_backward_gives_the_same_gradient(name: str) -> None:
+    loss, _, z = loss_of_z(name)
+    value = loss(z.requires_grad_())
+    (first,) = torch.autograd.grad(value, z, retain_graph=True)
+    (second,) = torch.autograd.grad(value, z)
+    assert torch.equal(first, second)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
@@ -188,7 +203,7 @@ def value_and_gradients(step: Callable[..., Tensor], model: nn.Module, *argument
 
 
 @pytest.mark.parametrize(
-    "name", ["simclr", "spce", "spce_batch", "tightness", "prototype_priors", "esupcon", "esupcon_targets"]
+    "name", ["simclr", "supcon", "spce", "spce_batch", "tightness", "prototype_priors", "esupcon", "esupcon_targets"]
 )
 def test_compiled_model_has_one_graph_and_the_same_gradients(name: str) -> None:
     torch.compiler.reset()

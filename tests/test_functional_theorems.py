@@ -104,6 +104,17 @@ def test_anchors_add_up_to_the_whole(name: str, temperature: float) -> None:
 
 
 @each_loss
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_only_the_rounding_of_the_input(name: str, dtype: torch.dtype) -> None:
+    z, labels, prototypes = example(n=64, d=16, dtype=torch.float32)
+    z, prototypes = z.to(dtype), prototypes.to(dtype)
+    value = LOSSES[name].loss(z, labels, prototypes, 0.1)
+    assert value.dtype == torch.float32
+    exact = LOSSES[name].loss(z.double(), labels, prototypes.double(), 0.1)
+    assert_close(value.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@each_loss
 @pytest.mark.parametrize("temperature", [0.01, 0.1])
 def test_autocast_changes_nothing(name: str, temperature: float) -> None:
     """Forward and backward inside autocast equal those outside to the last bit."""
@@ -117,6 +128,21 @@ def test_autocast_changes_nothing(name: str, temperature: float) -> None:
         return [loss.detach(), a.grad]
 
     assert_close(run(True), run(False), rtol=0, atol=0)
+
+
+@given(batches(), st.sampled_from(sorted(LOSSES)))
+def test_float32_is_finite_and_near_float64(batch: Batch, name: str) -> None:
+    """Any temperature from 0.005 to 10, value and gradient."""
+    assume(batch.has_pair)
+    assume(name != "simclr" or len(batch.z) % 2 == 0)
+    loss = LOSSES[name].loss
+    z, prototypes = batch.z.float().requires_grad_(), batch.prototypes.float().requires_grad_()
+    value = loss(z, batch.labels, prototypes, batch.temperature)
+    value.backward()
+    exact = loss(z.detach().double(), batch.labels, prototypes.detach().double(), batch.temperature)
+    assert_close(value.double(), exact, rtol=1e-4, atol=1e-5 / min(batch.temperature, 1))
+    assert z.grad.isfinite().all()
+    assert prototypes.grad is None or prototypes.grad.isfinite().all()
 
 
 @each_loss
@@ -163,6 +189,16 @@ def test_block_size_does_not_matter(n: int, block: int, temperature: float) -> N
         assert_close(value_and_gradients(), expected)
 
 
+def test_kept_blocks_and_recomputed_blocks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, labels, _ = example(n=50, dtype=torch.float32)
+    z.requires_grad_()
+    monkeypatch.setattr(_contrast, "BLOCK", 16)
+    (kept,) = torch.autograd.grad(F.supcon_loss(z, labels), z)
+    monkeypatch.setattr(_contrast, "KEEP_BYTES", 0)
+    (recomputed,) = torch.autograd.grad(F.supcon_loss(z, labels), z)
+    assert torch.equal(recomputed, kept)
+
+
 # --- Slow float64 twins, and values known in closed form -------------------------------------------------------------
 
 
@@ -185,6 +221,18 @@ def test_spce_posterior_equals_its_slow_twin(batch: Batch, average: str) -> None
     expected = reference.spce_posterior(queries, batch.z, batch.labels, n_classes, batch.temperature, average)
     assert_close(value, expected, rtol=1e-9, atol=1e-9)
     assert_close(value.sum(1), torch.ones(len(queries), dtype=torch.float64))
+
+
+def test_spce_literal_equation_by_hand() -> None:
+    """Two orthogonal classes of two samples: 1/N sums are 2/4 and 0."""
+    z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    value = F.spce_loss(z, torch.tensor([0, 0, 1, 1]), temperature=1.0, average="batch")
+    assert value.item() == pytest.approx(math.log(1 + math.exp(-0.5)))
+
+
+def test_collapsed_embeddings_give_log_n_minus_one() -> None:
+    z = torch.ones(16, 4, dtype=torch.float64)
+    assert F.supcon_loss(z, torch.arange(8).repeat(2)).item() == pytest.approx(math.log(15))
 
 
 def test_labels_with_large_gaps_need_no_large_table() -> None:

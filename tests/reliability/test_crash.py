@@ -73,7 +73,7 @@ def test_killed_at_file_operations(warm: Warm, tmp_path: Path, long_version: boo
     reference = tmp_path / "reference"
     assert warm.esupcon(*words, "--out", reference).code == 0
     rng = random.Random(7)
-    numbers = [number for number in range(1, 1000) if long_version or rng.random() < (0.05 if torn else 0.03)]
+    numbers = [number for number in range(1, 1000) if long_version or rng.random() < (0.12 if torn else 0.08)]
     deaths = 0
     for number in numbers:
         folder = tmp_path / f"run{number}"

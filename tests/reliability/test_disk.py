@@ -78,7 +78,7 @@ def test_disk_full_while_decoding(warm: Warm, disk: Path, tmp_path: Path) -> Non
         *("train", photos, "--out", tmp_path / "run", *TRAIN, "--image-size", "64"),
         environment={"ESUPCON_DATA": str(disk)},
     )
-    assert_one_clear_line(ended, "GB free", "Pass a smaller image_size, or a cache_dir on another disk")
+    assert_one_clear_line(ended, "GB free", "Pass a smaller --image-size, or a cache_dir on another disk")
 
 
 def test_failed_write_of_output_gives_nonzero_exit_code(warm: Warm, shared_run: Path, tmp_path: Path) -> None:
