@@ -128,7 +128,11 @@ def test_contestants_have_settings_per_column_and_the_recipe_gives_the_rest(tmp_
 
 
 def test_the_second_study_is_planned() -> None:
-    plan = make_plan(str(Path(__file__).parents[2] / "studies" / "second" / "study.toml"))
+    """Sources of columns that are not chosen do no harm: one command serves every part of the study."""
+    table, sources = str(Path(__file__).parents[2] / "studies" / "second" / "study.toml"), {"photos": "/data/photos"}
+    plan = make_plan(table)
+    part = make_plan(table, settings=["N=2K"], sources=sources)
+    assert {row.key for row in part.rows} == {row.key for row in plan.rows if row.setting == "N=2K"}
     seeds = Counter((row.dataset, row.setting) for row in plan.rows if row.method == "ESupCon")
     assert sorted(seeds.values()) == [1] * 8 + [3] * 5
     assert plan.baseline in {row.method for row in plan.rows}
@@ -146,6 +150,13 @@ def test_later_layers_win(table: str) -> None:
     assert found == (1, 0.1, 0.3, 0.4, 32, 0.5)
 
 
+def test_runs_of_a_grid_use_one_thread_unless_set_otherwise(table: str) -> None:
+    assert {r.spec.train.threads for r in make_plan(table, "smoke").rows} == {1}
+    assert {r.spec.train.threads for r in make_plan(table, "smoke", overrides={"threads": 2}).rows} == {2}
+    scale = profile(train={"threads": 3})
+    assert {r.spec.train.threads for r in make_plan(table, scale).rows} == {3}
+
+
 def test_profile_can_reduce_and_add_columns(table: str) -> None:
     change = {"columns": [{"dataset": "digits", "setting": "n_train=100", "n_train": 40}, {"dataset": "cifar10"}]}
     rows = make_plan(table, profile(table={"mine": change})).rows
@@ -156,11 +167,19 @@ def test_profile_can_reduce_and_add_columns(table: str) -> None:
     assert {r.reduced for r in make_plan(table, profile(), overrides={"n_train": 9}).rows} == {"9 samples"}
 
 
+def test_grid_is_a_product() -> None:
+    rows = make_plan("sensitivity", "smoke", methods=("ce",)).rows
+    points = {(r.spec.train.temperature, r.spec.train.lr, r.spec.train.batch_size) for r in rows}
+    assert len(points) == len(rows) == 8
+    assert rows[0].setting == "temperature=0.1, lr=0.1, batch_size=64"
+    assert (rows[0].spec.train.temperature, rows[0].spec.train.lr, rows[0].spec.train.batch_size) == (0.1, 0.1, 64)
+
+
 @pytest.mark.parametrize(
     ("table_name", "options", "complaint"),
     [
         ("full", {"datasets": ("mnist",)}, "data set must be among digits; got mnist"),
-        ("full", {"overrides": {"data_dir": "/x"}}, "train.data_dir: Extra inputs are not permitted"),
+        ("full", {"overrides": {"data_dir": "/x"}}, "unknown setting 'data_dir'"),
         ("full", {"overrides": {"seed": 5}}, "seed cannot be set: the plan decides it for each run. Use --seeds"),
         ("full", {"overrides": {"method": "spce"}}, "method cannot be set: .* Use --method"),
         ("full", {"overrides": {"dataset": "digits"}}, "dataset cannot be set: .* Use --dataset"),
@@ -238,6 +257,15 @@ def test_code_of_a_table_runs_only_if_allowed(table_with_code: str, tmp_path: Pa
         METHODS.pop("own_ce", None)
         for name in [name for name in sys.modules if name.startswith("esupcon_plugin_")]:
             del sys.modules[name]
+
+
+def test_dry_run_of_a_table_with_recipes_and_code_is_refused(table_with_code: str, tmp_path: Path) -> None:
+    """Which settings are recommended depends on a method that only the code knows."""
+    text = Path(table_with_code).read_text()
+    Path(table_with_code).write_text("recipe = true\n" + text)
+    with pytest.raises(ValueError, match="which --dry-run never executes"):
+        make_plan(table_with_code, allow_code=True, dry_run=True)
+    assert not (tmp_path / "executed").exists()
 
 
 def test_code_outside_the_folder_of_the_table_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from esupcon._console import printable
 from esupcon._io import first_error
 from esupcon.data import DataOptions
 from esupcon.methods import METHODS, PAPER_METHODS
-from esupcon.spec import RunSpec
+from esupcon.spec import RunSpec, TrainSpec
 
 #: Every training setting of the paper's tables. They do not follow the defaults of TrainSpec, which may improve.
 SETTINGS: dict[str, Any] = {
@@ -44,6 +44,7 @@ MAX_RUNS = 20_000
 _SCENARIO = ("n_train", "imbalance_rate", "noise_rate", "noise_kind")
 _RUN_SETTINGS = {*_SCENARIO, "validation_fraction", "priors"}
 _DATA_SETTINGS = {name for name, field in DataOptions.model_fields.items() if not field.exclude}
+_KNOWN = TrainSpec.model_fields.keys() | _RUN_SETTINGS | _DATA_SETTINGS
 # What the plan decides for each run, and the option of `esupcon reproduce` that narrows it.
 _DECIDED = {"method": "--method", "seed": "--seeds", "source": "--dataset", "dataset": "--dataset"}
 
@@ -320,10 +321,16 @@ def make_plan(
             raise ValueError(f"table {about.name} runs Python code: {names}. Read it, then pass --allow-code.")
         for plugin in plugins:
             plugin.execute()
+    if plugins and dry_run and about.recipe:
+        raise ValueError(
+            f"table {about.name} has recipe = true and modules, which --dry-run never executes; its runs need them. "
+            "Omit --dry-run, or remove the modules."
+        )
     change, overrides = scale.table.get(about.name, TableChange()), overrides or {}
     columns = _columns(about, change, datasets, settings)
     known = [*METHODS, *about.contestants]
-    _check_known(sources, [name for one in columns for name in (one.dataset, one.second) if name], "source")
+    in_table = [name for one in _columns(about, change, (), ()) for name in (one.dataset, one.second) if name]
+    _check_known(sources, in_table, "source")
     if not (plugins and dry_run):  # a module that is not executed may register methods
         in_columns = [name for one in columns for name in (*one.methods, *one.contestants)]
         _check_known([one.method for one in about.contestants.values()], METHODS, f"table {about.name}: method")
@@ -408,6 +415,9 @@ def _listing(settings: Settings) -> str:
 
 
 def _spec(source: str, settings: Settings, plugins: Sequence[Plugin], what: str) -> RunSpec:
+    if unknown := settings.keys() - _KNOWN:
+        choices = ", ".join(sorted(_KNOWN - _DECIDED.keys()))
+        raise ValueError(f"{what}: unknown setting {min(unknown)!r}; choose from {choices}.")
     run: Settings = {"source": source, "data": {}, "train": {}, "plugins": {one.name: one.sha256 for one in plugins}}
     for name, value in settings.items():
         place = run if name in _RUN_SETTINGS else run["data" if name in _DATA_SETTINGS else "train"]
