@@ -76,7 +76,7 @@ def wrong_labels_found(X, y, seed: int) -> float:
     wrong = rng.permutation(len(y))[: len(y) // 10]
     noisy = y.copy()
     noisy[wrong] = (y[wrong] + rng.integers(1, 10, len(wrong))) % 10
-    ranked = ContrastiveClassifier(random_state=seed).fit(X, noisy).label_issues().indices
+    ranked = ContrastiveClassifier(random_state=seed).fit(X, noisy).label_issues()
     return float(np.isin(wrong, ranked[: len(y) // 10]).mean())
 
 

@@ -58,7 +58,9 @@ class TrainSpec(BaseModel):
     spce_average: Literal["class", "batch"] = Field("class", description="SPCE average: class, or batch (literal 1/N).")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="Label smoothing of ce.")
     ce_power: float = Field(0.0, ge=0, le=1, description="Power q of generalised cross entropy; 0: cross entropy.")
-    mixup: float = Field(0.0, ge=0, description="Parameter of mixup, which mixes pairs of images and their labels; 0: none.")
+    mixup: float = Field(
+        0.0, ge=0, description="Parameter of mixup, which mixes pairs of images and their labels; 0: none."
+    )
     label_noise: Literal["auto"] | Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None, description="Share of wrong labels to train for; auto: estimated (with 5 classes or more); 0: none."
     )

@@ -20,7 +20,6 @@ from esupcon.experiments.executors import Event, LocalExecutor
 from esupcon.experiments.grid import GridState, run_grid
 from esupcon.experiments.plan import Plan
 from esupcon.experiments.store import Store
-from in_this_process import InThisProcess
 
 CHECKPOINTS = "checkpoint-*.pt"
 
@@ -86,45 +85,63 @@ def test_number_of_workers_and_environment_do_not_change_the_tensors(
 ) -> None:
     """The network is wide enough for the threads of torch to matter."""
     plan = small_plan(tmp_path, n_seeds=1, encoder="mlp-512x2", batch_size=60)
-    stores = [Store(tmp_path / name) for name in ("workers", "here")]
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    for store, executor in zip(stores, (LocalExecutor(2), InThisProcess()), strict=True):
-        state = run_grid([plan], store, executor)
+    outcomes = []
+    for workers, threads in ((1, "2"), (2, "1")):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        store = Store(tmp_path / f"store-{workers}-{threads}")
+        state = run_grid([plan], store, LocalExecutor(workers))
         assert state.is_complete, state.failed
-    for row in plan.rows:
-        assert outcome(stores[0], row.key) == outcome(stores[1], row.key)
+        outcomes.append([outcome(store, row.key) for row in plan.rows])
+    assert outcomes[0] == outcomes[1]
 
 
 def test_killed_run_continues_in_another_process_to_the_same_result(store: Store, tmp_path: Path) -> None:
-    plan = small_plan(tmp_path, methods=("esupcon",), n_seeds=1, epochs=60)
-    (key,), killed = [row.key for row in plan.rows], list[int]()
+    plan = small_plan(tmp_path, n_seeds=1, epochs=60)
+    killed: list[int] = []
 
     def kill_once(state: GridState) -> None:
-        if not killed and state.running and has_started(store, key, 2):
-            killed.append(process_of(store, key))
-            os.kill(killed[0], signal.SIGKILL)
+        for key in state.running:
+            if not killed and has_started(store, key, 2):
+                killed.append(process_of(store, key))
+                os.kill(killed[0], signal.SIGKILL)
 
     lines: list[str] = []
-    state = run_grid([plan], store, LocalExecutor(1), watch=kill_once, log=lines.append)
-    assert len(killed) == 1 and state.is_complete, state.failed
-    assert any("its process was ended by SIGKILL" in line for line in lines)
+    state = run_grid([plan], store, LocalExecutor(), watch=kill_once, log=lines.append)
+    assert len(killed) == 1
+    assert state.is_complete, state.failed
+    (line,) = (line for line in lines if "its process was ended by SIGKILL" in line)
     undisturbed = Store(tmp_path / "undisturbed")
-    run_grid([plan], undisturbed, InThisProcess())
-    assert outcome(store, key) == outcome(undisturbed, key)
+    row = next(row for row in plan.rows if line.startswith(f"{row.method} on"))
+    run_grid([plan.model_copy(update={"rows": (row,)})], undisturbed, LocalExecutor())
+    assert outcome(store, row.key) == outcome(undisturbed, row.key)
+
+
+DRIVER = """
+import signal, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[3:]
+from esupcon.experiments.executors import LocalExecutor
+from esupcon.experiments.grid import run_grid
+from esupcon.experiments.store import Store
+from small_grid import small_plan
+asked = []
+signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+plan = small_plan(Path(sys.argv[1]), n_seeds=1, epochs=2000)
+state = run_grid([plan], Store(sys.argv[2]), LocalExecutor(2), should_stop=lambda: bool(asked))
+print(len(state.stopped) + len(state.pending), len(state.failed))
+"""
 
 
 def test_sigterm_to_driver_and_workers_leaves_checkpoints_and_no_failure(store: Store, tmp_path: Path) -> None:
     plan = small_plan(tmp_path, n_seeds=1, epochs=2000)
-    terminated: list[int] = []
-
-    def terminate(state: GridState) -> None:  # as a scheduler does
-        if not terminated and all(has_started(store, row.key) for row in plan.rows):
-            terminated.extend(process_of(store, row.key) for row in plan.rows)
-            for process in terminated:
-                os.kill(process, signal.SIGTERM)
-
-    state = run_grid([plan], store, LocalExecutor(2), should_stop=lambda: bool(terminated), watch=terminate)
-    assert (len(state.stopped) + len(state.pending), state.failed) == (2, {})
+    tests = Path(__file__).parents[1]
+    words = [sys.executable, "-P", "-c", DRIVER, str(tmp_path), str(store.root), str(tests / "experiments"), str(tests)]
+    driver = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    wait_for(lambda: all(has_started(store, row.key) for row in plan.rows), 90)
+    for pid in [process_of(store, row.key) for row in plan.rows] + [driver.pid]:  # as a scheduler does
+        os.kill(pid, signal.SIGTERM)
+    output, _ = driver.communicate(timeout=60)
+    assert (driver.returncode, output.split()) == (0, ["2", "0"])
     for row in plan.rows:
         assert store.state(row.key) == "begun"
         assert list(store.work_folder(row.key).glob(CHECKPOINTS))

@@ -11,7 +11,7 @@ import pytest
 from esupcon.data import load
 from esupcon.experiments import measures
 from esupcon.experiments.measures import figures, knn_accuracy, retrieval
-from esupcon.experiments.plan import Table, make_plan, read_toml
+from esupcon.experiments.plan import Table, make_plan, read_toml, shipped
 from esupcon.spec import TrainSpec
 from esupcon.training import TrainData, fit
 from tiny_images import write_npz
@@ -69,6 +69,18 @@ def test_calibration_errors() -> None:
     assert table.columns[0].paper_ece == {
         "ce": 0.03, "supcon_ce": 0.0492, "supcon_tt": 0.0621, "spce_m": 0.0562, "esupcon": 0.0606
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("profile", shipped("profiles"))
+@pytest.mark.parametrize("name", shipped("tables"))
+def test_every_table_can_be_planned_under_every_profile(name: str, profile: str) -> None:
+    plan = make_plan(name, profile)
+    places = [(row.dataset, row.setting, row.method, row.seed) for row in plan.rows]
+    assert len(set(places)) == len(places) > 0
+    assert len({row.key for row in plan.rows}) == len(places)
+    assert all(value > 0 for row in plan.rows if (value := row.paper_accuracy) is not None), "not a difference"
+    if profile == "smoke":
+        assert {row.dataset for row in plan.rows} == {"digits"}, "it needs no download"
 
 
 def test_paper_profile_has_the_columns_and_figures_of_the_paper() -> None:

@@ -49,17 +49,17 @@ def figures(
     classifier.remember(fitted.data.x, fitted.data.y)
     assert classifier.examples is not None
     gallery, codes = classifier.examples.embedding, classifier.examples.codes
-    (raw,) = classifier.arrays(dataset.x_test, "embedding")
+    raw, logits = classifier.arrays(dataset.x_test, "embedding", "logits")
     z = _unit(raw)
     found = {"knn_accuracy": knn_accuracy(z, dataset.y_test, gallery, codes), **retrieval(z, dataset.y_test)}
     if second is not None:
         from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - slow to import
 
         other = load(second, data_dir=data_dir, log=lambda line: None)
-        (other_raw,) = classifier.arrays(other.x_test, "embedding")
+        other_raw, other_logits = classifier.arrays(other.x_test, "embedding", "logits")
         # As `ood_score`, without a second pass through the network.
-        known = classifier.outlier_scores(dataset.x_test, raw)
-        unknown = classifier.outlier_scores(other.x_test, other_raw)
+        known = classifier._outlier_scores("auto", dataset.x_test, raw, logits)
+        unknown = classifier._outlier_scores("auto", other.x_test, other_raw, other_logits)
         is_unknown = np.repeat([0, 1], [len(known), len(unknown)])
         found["unknown_auroc"] = roc_auc_score(is_unknown, np.concatenate([known, unknown]))
         found["transfer"] = transfer_accuracy(classifier, other, _unit(other_raw))
