@@ -58,7 +58,7 @@ class TrainSpec(BaseModel):
     spce_average: Literal["class", "batch"] = Field("class", description="SPCE average: class, or batch (literal 1/N).")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="Label smoothing of ce.")
     ce_power: float = Field(0.0, ge=0, le=1, description="Power q of generalised cross entropy; 0: cross entropy.")
-    mixup: float = Field(0.0, ge=0, description="Parameter of mixup for ce, which mixes pairs of images; 0: none.")
+    mixup: float = Field(0.0, ge=0, description="Parameter of mixup, which mixes pairs of images and their labels; 0: none.")
     label_noise: Literal["auto"] | Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None, description="Share of wrong labels to train for; auto: estimated (with 5 classes or more); 0: none."
     )
@@ -227,7 +227,7 @@ class RunSpec(BaseModel):
             "temperature": (losses == {"ce"} and method.head == "linear", with_method),
             "spce_average": ("spce" not in losses, with_method),
             **dict.fromkeys(("label_smoothing", "ce_power"), ("ce" not in losses, with_method)),
-            "mixup": (losses != {"ce"}, with_method),
+            "mixup": (not losses & {"ce", "esupcon"}, with_method),
             "logit_adjustment": (not losses & {"ce", "esupcon"}, with_method),
             "projection_dim": (not method.projector, with_method),
             "momentum": (train.optimizer != "sgd", with_optimizer),
