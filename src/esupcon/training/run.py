@@ -244,8 +244,7 @@ class Run:
             return views, targets
         rng = np.random.default_rng(self.seed("mixup"))
         share, order = rng.beta(self.spec.mixup, self.spec.mixup), torch.from_numpy(rng.permutation(len(views)))
-        if any(term.loss != "ce" for term in self.method.stages[0].terms):
-            share = max(share, 1 - share)  # pairs of samples are formed by the larger part
+        share = max(share, 1 - share)  # a mixed view counts as its larger part in pairs of samples and in the memory
         order = order.to(views.device)
         if targets is None:
             targets = nn.functional.one_hot(labels, self.data.n_classes).float()
