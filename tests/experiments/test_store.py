@@ -156,6 +156,16 @@ def test_study_holds_what_a_store_holds(store: Store, key: str, tmp_path: Path) 
     assert path.stat().st_size < 20_000
 
 
+def test_study_names_no_folder_of_this_machine(store: Store, key: str, tmp_path: Path) -> None:
+    path = store.root / "runs" / key
+    result = Result.read(path)
+    command = "esupcon reproduce /home/me/t.toml --source a=/home/me/a.npz --store runs"
+    result.model_copy(update={"provenance": result.provenance.model_copy(update={"command": command})}).write(path)
+    export_study(store, tmp_path / "study.jsonl")
+    assert "/home" not in (text := (tmp_path / "study.jsonl").read_text())
+    assert '"command":"esupcon reproduce t.toml --source a=a.npz --store runs"' in text
+
+
 def test_study_is_enough_to_resume(store: Store, key: str, tmp_path: Path) -> None:
     export_study(store, tmp_path / "study.jsonl")
     other = Store(tmp_path / "other")

@@ -225,7 +225,7 @@ def export_study(store: Store, path: str | os.PathLike[str]) -> int:
     """Write all finished runs and plans of a store into one file, and return the number of runs.
 
     The file has results, calibration figures and training curves. It has no weights, predictions or embeddings, so a
-    report of it lacks confusion matrices and maps of embeddings. Of paths of data only the last part is kept.
+    report of it lacks confusion matrices and maps of embeddings. Of absolute paths only the last part is kept.
     """
     contents = read_contents(store.root)
     if contents.problems:
@@ -235,6 +235,7 @@ def export_study(store: Store, path: str | os.PathLike[str]) -> int:
     lines: Lines = []
     for plan in contents.plans:
         content = plan.model_dump(mode="json")
+        content["command"] = _without_folders(content["command"])
         for row in content["rows"]:
             row["spec"] = _without_path(row["spec"])
             row["second"] = row["second"] and Path(row["second"]).name
@@ -244,10 +245,17 @@ def export_study(store: Store, path: str | os.PathLike[str]) -> int:
         result["run"] = _without_path(result["run"])
         for part, name in (("data", "name"), ("provenance", "source")):
             result[part][name] = Path(result[part][name]).name
+        result["provenance"]["command"] = _without_folders(result["provenance"]["command"])
         lines.append({"result": result, "history": run.history, "timing": run.timing})
     texts = (json.dumps(_io.sealed(line), sort_keys=True, separators=(",", ":")).encode() + b"\n" for line in lines)
     _io.write_whole(path, lambda file: file.writelines(texts))
     return len(contents.runs)
+
+
+def _without_folders(command: str) -> str:
+    """Return a command in which absolute paths, also those of `name=path`, are reduced to their last part."""
+    words = (word.rpartition("=") for word in command.split(" "))
+    return " ".join(f"{name}{equals}{Path(path).name if path[:1] == '/' else path}" for name, equals, path in words)
 
 
 def _without_path(spec: dict[str, Any]) -> dict[str, Any]:
