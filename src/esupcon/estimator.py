@@ -556,7 +556,8 @@ class _Task:
             if data.is_table:  # cheap in float64, and then the outputs of a row do not depend on the rest of its batch
                 classifier.network.double()
         classifier.classes_ = self.classes
-        classifier.calibration = self.calibration.model_copy(update={"prior_correction": spec.prior_correction})
+        update = {"prior_correction": spec.prior_correction, "noise_rate": fitted.noise_rate}
+        classifier.calibration = self.calibration.model_copy(update=update)
         classifier.about = ModelInfo(encoder=name, method=spec.method, settings=spec.model_dump())
         return fitted
 

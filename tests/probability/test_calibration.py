@@ -323,3 +323,18 @@ def test_without_a_held_out_part_every_sample_is_predicted_by_a_model_that_did_n
     assert (found.how, found.n) == ("cross-fitted", 149)
     assert found.temperature == smoothed_temperature(logits[1:], labels[1:])
     assert 1 < found.temperature < 4
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5])
+def test_temperature_for_right_labels_is_found_from_wrong_ones(rate: float) -> None:
+    """Labels are drawn from softmax(z), so that T = 1 is right; then a share of them moves to another class."""
+    rng = np.random.default_rng(0)
+    z = 3 * rng.normal(size=(20_000, 5))
+    right = (softmax(z).cumsum(axis=1) > rng.random((len(z), 1))).argmax(axis=1)
+    wrong = rng.random(len(z)) < rate
+    given = np.where(wrong, (right + rng.integers(1, 5, len(z))) % 5, right)
+    assert smoothed_temperature(z, given) > 1.5
+    assert smoothed_temperature(z, given, noise_rate=rate) == pytest.approx(1.0, abs=0.05)
+    calibration = Calibration(noise_rate=rate)
+    assert calibration.fit(z, given, how="held-out").temperature == pytest.approx(1.0, abs=0.05)
+    assert calibration.fit(z, right, how="given").temperature == pytest.approx(1.0, abs=0.05), "the user's are right"

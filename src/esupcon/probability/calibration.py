@@ -36,6 +36,9 @@ FEW_SAMPLES, N_FOLDS = 100, 3
 #: With fewer samples in all, training does not calibrate.
 FEWEST_SAMPLES = 20
 
+#: Largest noise rate that calibration reckons with, relative to the one at which labels mean nothing.
+MOST_NOISE = 0.9
+
 _SEARCH_FACTOR = 1e3  # how far beyond the scale of the logits the temperature is searched, on either side
 _NEGLIGIBLE_GAP = 1e-100  # smaller differences count as ties, so that no quotient below overflows
 
@@ -81,11 +84,14 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, offset: ArrayLike =
     return float(np.exp(brentq(slope, np.log(lower), np.log(upper), xtol=1e-10, rtol=1e-12)))
 
 
-def smoothed_temperature(logits: ArrayLike, labels: ArrayLike, *, offset: ArrayLike = 0.0) -> float:
+def smoothed_temperature(
+    logits: ArrayLike, labels: ArrayLike, *, offset: ArrayLike = 0.0, noise_rate: float = 0.0
+) -> float:
     """Return the temperature of `fit_temperature` with one imagined mistake added: the rule for every stored model.
 
     Maximum likelihood makes a classifier certain that ranks all held-out labels first. By the rule of succession, the
-    row of median margin is added once more, with its second choice as label.
+    row of median margin is added once more, with its second choice as label. With `noise_rate`, the share of these
+    labels that are wrong, the temperature is that for the right labels: see `_temperature_under_noise`.
     """
     z, y = with_labels(as_logits(logits), labels)
     if not can_calibrate(y):
@@ -96,7 +102,31 @@ def smoothed_temperature(logits: ArrayLike, labels: ArrayLike, *, offset: ArrayL
     order = np.argsort(z, axis=1, kind="stable")
     ranked = np.take_along_axis(z, order, axis=1)
     typical = int(np.argsort(ranked[:, -1] - ranked[:, -2], kind="stable")[len(z) // 2])
-    return fit_temperature(np.vstack([z, z[typical]]), np.append(y, order[typical, -2]), offset=offset)
+    z, y = np.vstack([z, z[typical]]), np.append(y, order[typical, -2])
+    temperature = fit_temperature(z, y, offset=offset)
+    return _temperature_under_noise(z, y, temperature, noise_rate, offset) if noise_rate else temperature
+
+
+def _temperature_under_noise(
+    z: FloatArray, y: IntArray, start: float, noise_rate: float, offset: ArrayLike = 0.0
+) -> float:
+    """Return the T that maximises the likelihood of labels of which a share was replaced by any other class.
+
+    A label is seen with probability (1 - r) p + r (1 - p) / (K - 1). `start` is the temperature for r = 0, which is
+    too high.
+    """
+    from scipy.optimize import minimize_scalar  # noqa: PLC0415 - half of the import time
+
+    others = z.shape[1] - 1
+    rate = min(noise_rate, MOST_NOISE * others / (others + 1))  # at K - 1 of K labels mean nothing
+
+    def loss(log_temperature: float) -> float:
+        temperature = np.exp(log_temperature)
+        p = softmax(z + temperature * np.asarray(offset), temperature)[np.arange(len(y)), y]
+        return float(-np.log((1 - rate) * p + rate * (1 - p) / others).mean())
+
+    found = minimize_scalar(loss, bounds=(np.log(start / 100), np.log(start)), method="bounded")
+    return float(np.exp(found.x))
 
 
 def can_calibrate(labels: ArrayLike) -> bool:
@@ -154,13 +184,15 @@ class Calibration(Record):
 
     The temperature was fitted on `n` samples. Logits are for class shares proportional to the training samples' counts
     ^(1 - prior_correction), times `class_weight`; probabilities for `target_priors`, or the same if None. A sample
-    whose `outlier_score` is above `outlier_threshold` is an outlier.
+    whose `outlier_score` is above `outlier_threshold` is an outlier. `noise_rate` is the share of the training labels,
+    and so of those held out from them, that training found to be wrong.
     """
 
     temperature: float = Field(default=1.0, gt=0)
     how: Literal["none", "held-out", "cross-fitted", "given"] = "none"
     n: Count = 0
     prior_correction: float = 0.0
+    noise_rate: float = Field(default=0.0, ge=0, le=1)
     class_counts: tuple[Count, ...] | None = None
     class_weight: tuple[Annotated[float, Field(gt=0)], ...] | None = None
     target_priors: tuple[Share, ...] | None = None
@@ -176,7 +208,8 @@ class Calibration(Record):
 
     def fit(self, logits: ArrayLike, labels: ArrayLike, *, how: Literal["held-out", "cross-fitted", "given"]) -> Self:
         """Return a copy with the temperature fitted on samples that were not trained on, of the same class shares."""
-        temperature = smoothed_temperature(logits, labels, offset=self.offset)
+        noise_rate = 0.0 if how == "given" else self.noise_rate
+        temperature = smoothed_temperature(logits, labels, offset=self.offset, noise_rate=noise_rate)
         return self.model_copy(update={"temperature": temperature, "how": how, "n": len(np.asarray(labels))})
 
     @property

@@ -310,7 +310,7 @@ def _calibrate(fitted: Fitted, watch: FitOptions, *, remember: bool) -> Predicti
     `ContrastiveClassifier.fit` does with its rows.
     """
     data, spec, classifier = fitted.data, fitted.spec, fitted.classifier
-    classifier.calibration = _uncalibrated(fitted.run, data)
+    classifier.calibration = _uncalibrated(fitted.run, data).model_copy(update={"noise_rate": fitted.noise_rate})
     with _predicting(classifier, watch):
         if remember:
             classifier.remember(data.x, data.y, most_values=MAX_EXAMPLE_VALUES)

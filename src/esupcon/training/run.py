@@ -97,6 +97,7 @@ class Fitted:
     precision_reason: str
     batch_size: int
     device: str
+    noise_rate: float = 0.0  # share of wrong labels that training reckoned with
 
     @property
     def spec(self) -> TrainSpec:
@@ -417,6 +418,7 @@ class Run:
             precision_reason=self.precision_reason,
             batch_size=self.plan.batch_size,
             device=self.fabric.device.type,
+            noise_rate=(self.memory.rate or 0.0) if self.memory is not None and self.memory.is_used else 0.0,
         )
 
 
