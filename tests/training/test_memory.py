@@ -92,7 +92,7 @@ def test_wrong_labels_do_less_harm_with_a_memory(method: str) -> None:
     assert found[1] > max(found[0] - 0.01, 0.8), found
     assert ["wrong-labels" in {one.code for one in fitted.findings} for fitted in (plain, remembered)] == [False, True]
     assert plain.noise_rate == 0
-    assert 0.2 < remembered.noise_rate < 0.6
+    assert 0.12 < remembered.noise_rate < 0.6
 
 
 @pytest.mark.parametrize("epochs", [1, 20])
