@@ -57,7 +57,7 @@ REACH = 0.5
 # Relative to the temperature at which a perfect embedding can be 99 % sure. Digits are learnt down to a tenth of it;
 # below a quarter a collapse is blamed on it.
 TOO_COLD, COLD = 0.05, 0.25
-# Crowded embeddings count as collapsed after so many epochs in a row.
+# Epochs in a row after which a crowded embedding counts as collapsed.
 IN_A_ROW = 3
 # Rows looked at: enough for stable averages, and the cost does not grow with the data.
 MAX_ROWS = 512
