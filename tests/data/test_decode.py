@@ -257,7 +257,8 @@ def test_failure_of_the_source_is_raised():
 
 
 INTERRUPTED = """
-import sys, threading, time
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a script ignores it
 import numpy as np
 from esupcon.data import decode
 def slow(one, spec):
