@@ -80,3 +80,9 @@ def test_import_of_losses_costs_at_most_a_quarter_more_than_torch() -> None:
         "print((time.process_time() - start) / (middle - start))"
     )
     assert any(float(run_python(code)) <= 1.25 for _ in range(3))
+
+
+def test_public_modules_are_attributes_of_the_package() -> None:
+    names = ("losses.ESupConLoss", "data.load", "report.build")
+    shown = ", ".join(f"esupcon.{name}.__name__" for name in names)
+    assert run_python(f"import esupcon; print({shown})") == "ESupConLoss load build"

@@ -18,12 +18,16 @@ __all__ = ["ContrastiveClassifier", "RunSpec", "TrainSpec", "__version__", "fit"
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package that imports its names, by module in `homes`, at first use.
 
+    A name without a module is a module itself.
+
     So `import esupcon` needs neither torch nor scikit-learn.
     """
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if not homes[name]:  # a module, which the import makes an attribute of its package
+            return import_module(f"{package}.{name}")
         value = getattr(import_module(f"{package}.{homes[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value
@@ -32,6 +36,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
 
 _HOMES = {
+    **dict.fromkeys(("classifier", "data", "functional", "heads", "losses", "methods", "probability", "report"), ""),
     "ContrastiveClassifier": "estimator",
     "RunSpec": "spec",
     "TrainSpec": "spec",
