@@ -197,7 +197,7 @@ def _sizes(row: str, n: int) -> dict[str, tuple[int, str]]:
     match row:
         case "fast":
             batch = (125, "up to 10,000 images") if n <= 10_000 else (500, "more than 10,000 images")
-            return {"batch_size": batch, "epochs": epochs(26_000, 8, 40)}
+            return {"batch_size": batch, "epochs": epochs(26_000, 12, 40)}
         case "fast digits":  # converges sooner
             return {"batch_size": (125, "up to 10,000 images"), "epochs": epochs(7_000, 4, 40)}
         case "pretrained":
