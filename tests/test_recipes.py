@@ -19,7 +19,7 @@ from esupcon.spec import TrainSpec
         ((3, 32, 32), 2000, "small images", "fast"),
         ((1, 8, 8), 1500, "small images", "fast"),
         ((3, 7, 9), 300, "small images", "mlp-256x2"),
-        ((3, 192, 192), 3000, "photos", PRETRAINED),
+        ((3, 224, 224), 3000, "photos", PRETRAINED),
         ((30,), 500, "table", "mlp-128x1"),
         ((30,), 5000, "table", "mlp-256x2"),
     ],
@@ -39,14 +39,14 @@ def test_photos_without_the_weights_train_the_fast_network(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("named", "row", "side"),
     [
-        ({"encoder": "timm:resnet18"}, "pretrained", 192),
+        ({"encoder": "timm:resnet18"}, "pretrained", 224),
         ({"encoder": "timm:resnet18", "pretrained": False}, "other network", 64),
         ({"encoder": PRETRAINED, "pretrained": False}, "other network", 64),
         ({"pretrained": False}, "fast", 64),
     ],
 )
 def test_pretrained_weights_are_frozen_and_can_be_declined(named: dict[str, Any], row: str, side: int) -> None:
-    recipe = recommend(TrainSpec(**named), (3, 192, 192), 300)
+    recipe = recommend(TrainSpec(**named), (3, 224, 224), 300)
     assert recipe.train.optimizer == recipes.RECIPES[row]["optimizer"][0]
     assert (recipe.train.train_blocks == 0) == (row == "pretrained")
     assert recipes.photo_side(recipe.train.encoder, pretrained=recipe.train.pretrained) == side
@@ -70,7 +70,7 @@ def test_explicit_settings_win(named: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_valid_settings(method: str) -> None:
-    for shape in ((3, 32, 32), (3, 192, 192), (4,)):
+    for shape in ((3, 32, 32), (3, 224, 224), (4,)):
         assert recommend(TrainSpec(method=method), shape, 200).train.method == method
 
 
@@ -80,7 +80,7 @@ def test_runs_of_a_table_are_left_as_planned() -> None:
 
 
 def test_more_data_never_need_more_epochs() -> None:
-    for shape in ((3, 32, 32), (3, 192, 192), (7,)):
+    for shape in ((3, 32, 32), (3, 224, 224), (7,)):
         epochs = [recommend(TrainSpec(), shape, n).train.epochs for n in (20, 200, 2000, 20_000, 200_000)]
         assert epochs == sorted(epochs, reverse=True)
 

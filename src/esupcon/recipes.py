@@ -21,7 +21,7 @@ __all__ = ["RECIPES", "Recipe", "kind_of", "photo_side", "pretrained_installed",
 Kind = Literal["small images", "photos", "table", "embeddings"]
 
 #: Sides that photos are resized to, with and without pretrained weights.
-PRETRAINED_SIDE, FRESH_SIDE = 192, 64
+PRETRAINED_SIDE, FRESH_SIDE = 224, 64
 #: Images below this are too small for `fast`.
 SMALLEST_SIDE = 8
 PRETRAINED = "efficientnet-lite0"
