@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 #: Receives one line of text at a time.
@@ -64,6 +64,12 @@ def count(n: int, noun: str) -> str:
     """Return a number with its noun: ``1 image``, ``2,000 images``, ``3 classes``."""
     plural = f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
     return f"{n:,} {noun if n == 1 else plural}"
+
+
+def check_choice(name: str, value: object, choices: Collection[object]) -> None:
+    """Raise a ValueError if an argument is not one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}; got {value!r}.")
 
 
 def usable_cores() -> int:

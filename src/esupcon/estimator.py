@@ -32,7 +32,6 @@ from esupcon.classifier.classifier import (
     LabelIssues,
     as_labels,
     codes_of,
-    distinct_classes,
 )
 from esupcon.classifier.folder import CUSTOM, ModelInfo, load_classifier
 from esupcon.classifier.preprocessing import ImagePreprocessing, Preprocessing, Rows, TablePreprocessing, holds_images
@@ -243,7 +242,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
             A table (n, d), standardised inside; images (n, H, W), (n, H, W, C) or (n, C, H, W) of any range; PIL images
             or paths of image files; or embeddings (n, d), see `kind`.
         y : array of shape (n,)
-            Labels of any type. Samples cannot be weighted; see `class_weight`.
+            Labels: text, whole numbers or booleans. Samples cannot be weighted; see `class_weight`.
 
         Returns
         -------
@@ -251,7 +250,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
             The fitted estimator.
         """
         previous, preprocessing, rows, labels = self._begin(X, y, resume=self.warm_start)
-        classes = distinct_classes(labels)
+        classes = np.unique(labels)
         if len(classes) < 2:
             raise ValueError(
                 "ContrastiveClassifier needs samples of at least 2 classes in the data, but the data contains only one "
@@ -278,7 +277,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         if classes is None and not hasattr(self, "classifier_"):
             raise ValueError("classes must be passed on the first call to partial_fit.")
         previous, preprocessing, rows, labels = self._begin(X, y, resume=True, min_samples=1)
-        known = self.classes_ if classes is None else distinct_classes(as_labels(classes, classes))
+        known = self.classes_ if classes is None else np.unique(as_labels(classes, classes))
         if previous is not None and known.tolist() != previous.classes_.tolist():
             raise ValueError(
                 f"`classes={classes!r}` is not the same as on last call to partial_fit, was: {previous.classes_!r}"
@@ -381,7 +380,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         return self._fitted().transform(self._checked(X))
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Return the accuracy on X with labels y of any type."""
+        """Return the accuracy on X with labels y."""
         predicted = self.predict(X)
         right = [a == b for a, b in zip(predicted.tolist(), as_labels(y, predicted).tolist(), strict=True)]
         weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)

@@ -29,6 +29,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from esupcon._console import check_choice
 from esupcon._contrast import (
     class_sums,
     contrastive_loss,
@@ -419,8 +420,3 @@ def check_prototype_share(weight: float, share: float | None, average: str) -> N
             "prototype_share must be a number from 0 to 1, which needs prototype_weight=1; or None, which needs "
             f"prototype_average='class'; got share {share!r}, weight {weight!r} and average {average!r}."
         )
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")

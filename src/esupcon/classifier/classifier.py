@@ -20,6 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor, nn
 
+from esupcon._console import check_choice
 from esupcon.classifier.preprocessing import Preprocessing, Rows, TablePreprocessing
 from esupcon.heads import PrototypeHead
 from esupcon.models import Network
@@ -369,8 +370,7 @@ class Classifier:
         return "knn" if self.examples.mahalanobis is None else "mahalanobis"
 
     def _outlier_scores(self, method: str, rows: Rows, z: Floats, logits: Floats) -> Floats:
-        if method not in OOD_METHODS:
-            raise ValueError(f"method must be one of {', '.join(OOD_METHODS)}; got {method!r}.")
+        check_choice("method", method, OOD_METHODS)
         method = self.outlier_method if method == "auto" else method
         if method in ("energy", "softmax"):
             return (energy_score if method == "energy" else max_softmax_score)(logits, self.calibration.temperature)
@@ -400,7 +400,7 @@ class Classifier:
         rows = self.preprocessing.rows(X)
         single = isinstance(y, str | bytes) or np.ndim(y) == 0
         labels = as_labels([y] * len(rows) if single else y, rows)
-        new, known = distinct_classes(labels), self.classes_.tolist()
+        new, known = np.unique(labels), self.classes_.tolist()
         if again := [label for label in new.tolist() if label in known]:
             raise ValueError(f"add_class is for new classes; {again[0]!r} is known already. Use partial_fit for it.")
         codes = codes_of(labels, new)
@@ -409,8 +409,10 @@ class Classifier:
         means = unit(_class_sums(z, codes, len(new)))
         if not means.any(axis=1).all():
             raise ValueError("samples of a new class must have a common direction in the embedding; they have none.")
-        extended = class_array([*known, *new.tolist()])
-        self.classes_ = distinct_classes(extended)
+        extended = np.concatenate([self.classes_, new])
+        if extended.tolist() != [*known, *new.tolist()]:
+            raise ValueError(f"new labels must be of the type of the classes; got {new.tolist()[0]!r}. Convert them.")
+        self.classes_ = np.unique(extended)
         # Sorting may move the columns of the known classes.
         order, column = codes_of(self.classes_, extended), codes_of(extended, self.classes_)
         larger = PrototypeHead(head.weight.shape[1], len(order), head.temperature).to(head.weight)
@@ -512,50 +514,25 @@ def nearest(z: Floats | None, stored: NDArray[Any], k: int) -> tuple[Codes, Floa
     return places, 1 - distances
 
 
-# --- Labels of any hashable type -------------------------------------------------------------------------------------
+# --- Labels ----------------------------------------------------------------------------------------------------------
 
 
 def as_labels(y: Any, X: Any) -> NDArray[Any]:
     """Return y as a vector with one class label per row of X; raise scikit-learn's own errors otherwise."""
     if y is None:
         raise ValueError("This ContrastiveClassifier estimator requires y to be passed, but the target y is None.")
-    if isinstance(y, list) and y and all(isinstance(label, tuple | frozenset) for label in y):
-        y = class_array(y)  # NumPy would make a matrix of a list of tuples
     labels: NDArray[Any] = column_or_1d(y, warn=True)
     check_consistent_length(X, labels)
     assert_all_finite(labels, input_name="y")
-    if labels.dtype.kind == "O":
-        if any(label is None for label in labels.tolist()):
-            raise ValueError("Input y contains None. Leave unlabelled samples out.")
-        if not all(isinstance(label, str | int | float | np.number | np.bool_) for label in labels.tolist()):
-            return labels
+    if labels.dtype.kind == "O" and any(label is None for label in labels):
+        raise ValueError("Input y contains None. Leave unlabelled samples out.")
     check_classification_targets(labels)
     return labels
 
 
-def distinct_classes(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return the distinct labels: sorted if they have an order, else in the order in which they appear."""
-    if labels.dtype.kind != "O":
-        return np.unique(labels)
-    try:
-        classes = list(dict.fromkeys(labels.tolist()))
-    except TypeError as error:
-        raise ValueError(f"Unknown label type: class labels must be hashable ({error}).") from error
-    with suppress(TypeError):
-        classes.sort()
-    found = class_array(classes)
-    return found.astype(object) if found.dtype.kind == "U" else found  # text in an array of objects stays there
-
-
 def class_array(classes: Sequence[Any]) -> NDArray[Any]:
-    """Return the classes as a NumPy array of their type if that keeps each of them unchanged, else of objects."""
-    if {type(label) for label in classes} in ({str}, {int}, {float}, {bool}):
-        array = np.array(classes)
-        if array.tolist() == list(classes):  # not so for text that ends in NUL
-            return array
-    objects = np.empty(len(classes), dtype=object)
-    objects[:] = classes
-    return objects
+    """Return the classes as an array of their type, or of objects if they are of several types."""
+    return np.array(classes, dtype=None if len(set(map(type, classes))) == 1 else object)
 
 
 def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> Codes:

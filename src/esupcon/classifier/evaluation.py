@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from esupcon._console import Log, count
+from esupcon._console import Log, check_choice, count
 from esupcon.classifier.classifier import Classifier
 from esupcon.classifier.folder import TrainingData, load_classifier, model_folder
 from esupcon.classifier.preprocessing import ImagePreprocessing, Rows
@@ -96,7 +96,7 @@ def evaluate(
     reading: fields of `DataOptions` that differ from how the classifier's training data were read.
     plot: file for the reliability diagram, .png, .svg or .pdf.
     """
-    _check_part("part", part, get_args(Part))
+    check_choice("part", part, get_args(Part))
     data = _LabelledData.load(model, source, reading, log)
     if part == "auto":
         part = "test" if data.record is not None or not data.dataset.test_drawn else "all"
@@ -151,7 +151,7 @@ def calibrate(
     A temperature that makes the log likelihood worse is not stored. One that is stored replaces the one before. It is
     fitted and measured for the class shares of the training samples, and holds for any other priors of the model.
     """
-    _check_part("on", on, get_args(CalibrationPart))
+    check_choice("on", on, get_args(CalibrationPart))
     data = _LabelledData.load(model, source, reading, log)
     name, classifier = data.dataset.name, data.classifier
     if on == "auto":
@@ -199,11 +199,6 @@ def calibrate(
         figures=figures,
         stored=stored,
     )
-
-
-def _check_part(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
+from esupcon._console import check_choice
+
 #: One number for all channels (or features), or one for each.
 PerChannel = float | tuple[float, ...]
 Padding = Literal["border", "zeros", "reflection"]
@@ -101,6 +103,5 @@ def find_augmentation(augmentation: str | Augmentation) -> Augmentation:
     """Return the augmentation of that name, or the augmentation itself."""
     if isinstance(augmentation, ImageAugmentation | TableAugmentation):
         return augmentation
-    if augmentation not in AUGMENTATIONS:
-        raise ValueError(f"augmentation must be one of {', '.join(AUGMENTATIONS)}; got {augmentation!r}.")
+    check_choice("augmentation", augmentation, AUGMENTATIONS)
     return AUGMENTATIONS[augmentation]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from esupcon._console import check_choice
 from esupcon._split import Indices, stratified_split
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ def label_noise(labels: ArrayLike, noise_rate: float, rng: np.random.Generator, 
     """
     truth = np.asarray(labels)
     _check_rate("noise_rate", noise_rate)
-    if kind not in get_args(NoiseKind):
-        raise ValueError(f"noise_kind must be one of {', '.join(get_args(NoiseKind))}; got {kind!r}.")
+    check_choice("noise_kind", kind, get_args(NoiseKind))
     n_wrong = round(float(noise_rate) * len(truth))
     noisy = truth.copy()
     if n_wrong == 0:

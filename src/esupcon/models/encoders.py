@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from esupcon.functional import check_choice
+from esupcon._console import check_choice
 from esupcon.models.fast import SMALLEST_SIDE, FastEncoder
 from esupcon.models.pretrained import EfficientNetLite0, Pixels, first_line, timm_module
 
@@ -86,8 +86,7 @@ class ResNet(nn.Module):
         self, depth: int = 18, *, width: int = PUBLISHED_WIDTH, in_channels: int = 3, stem: Stem = "32x32"
     ) -> None:
         super().__init__()
-        if depth not in _LAYOUTS:
-            raise ValueError(f"depth must be one of {', '.join(map(str, _LAYOUTS))}; got {depth!r}.")
+        check_choice("depth", depth, _LAYOUTS)
         _check_size("width", width, MAX_WIDTH, PUBLISHED_WIDTH)
         check_choice("stem", stem, ("32x32", "224x224"))
         size, stride = (3, 1) if stem == "32x32" else (7, 2)

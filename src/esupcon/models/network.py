@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from esupcon.functional import check_choice
+from esupcon._console import check_choice
 from esupcon.heads import LinearHead, PrototypeHead
 from esupcon.models.encoders import build_encoder, embedding_dim
 
