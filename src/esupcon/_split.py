@@ -17,15 +17,11 @@ def stratified_split(labels: Labels, test_fraction: float, seed: int) -> tuple[I
     A class with n samples gives round(test_fraction * n) of them to the test part, at least one and at most n - 1. A
     class with one sample stays in train.
     """
-    if not 0 < test_fraction < 1:
-        raise ValueError(f"test_fraction must lie between 0 and 1, both excluded; got {test_fraction}")
     return _draw(labels, lambda n: 0 if n < 2 else min(max(round(test_fraction * n), 1), n - 1), seed)
 
 
 def n_per_class_split(labels: Labels, n_per_class: int, seed: int, classes: Sequence[str]) -> tuple[Indices, Indices]:
     """Return ascending indices of a train part with `n_per_class` samples of each class, and of the rest."""
-    if n_per_class < 1:
-        raise ValueError(f"n_per_class must be at least 1; got {n_per_class}")
     present, sizes = np.unique(labels, return_counts=True)
     if sizes.min() <= n_per_class:
         raise ValueError(

@@ -1,7 +1,6 @@
-"""Views against their definition, what must not change them, their distributions, tables, and mistakes."""
+"""Views against their definition, what must not change them, tables, and mistakes."""
 
 import math
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -193,39 +192,6 @@ def test_views_differ_and_augmentations_share_their_draws():
     assert two_views(torch.zeros(0, 4), generator(), "table").shape == (0, 4)
 
 
-# Distributions over many draws, measured on the views
-
-# Views as plain pixels in [0, 1].
-RAW = {"mean": 0.0, "std": 1.0}
-
-
-def frequency_is(hits, probability):
-    """Within four standard deviations of a binomial."""
-    hits = np.asarray(hits)
-    return abs(hits.mean() - probability) < 4 * math.sqrt(probability * (1 - probability) / hits.size) + 1e-12
-
-
-@pytest.mark.parametrize("padding", ["reflection", "zeros"])
-def test_light_views_are_pad_crop_and_flip(padding):
-    image = torch.randint(0, 256, (1, 3, 8, 10), generator=generator(), dtype=torch.uint8)
-    views = two_views(
-        image.expand(2000, -1, -1, -1), generator(), replace(AUGMENTATIONS["light"], padding=padding), **RAW
-    )
-    mode = {"reflection": "symmetric", "zeros": "constant"}[padding]
-    padded = np.pad(image[0].numpy(), ((0, 0), (4, 4), (4, 4)), mode=mode)
-    outcomes = {}
-    for top in range(9):
-        for left in range(9):
-            crop = padded[:, top : top + 8, left : left + 10]
-            outcomes[crop.tobytes()] = (top, left, False)
-            outcomes[np.ascontiguousarray(crop[:, :, ::-1]).tobytes()] = (top, left, True)
-    seen = [outcomes[view.tobytes()] for view in (views * 255).round().to(torch.uint8).numpy()]
-    tops, lefts, flips = zip(*seen, strict=True)
-    for offsets in (tops, lefts):
-        assert stats.chisquare([offsets.count(k) for k in range(9)]).pvalue > 1e-3
-    assert frequency_is(flips, 0.5)
-
-
 # Tables
 
 
@@ -240,15 +206,12 @@ def test_corruption_takes_values_of_the_same_feature_from_the_batch():
     assert views.dtype == torch.float32
     replaced = views != torch.cat((x, x))
     own_value_drawn = 0.3 / 400
-    for view in replaced.chunk(2):
-        share = view[:, :2].float().mean().item()
+    for view, changed in zip(views.chunk(2), replaced.chunk(2), strict=True):
+        share = changed[:, :2].float().mean().item()
         assert abs(share - (0.3 - own_value_drawn)) < 4 * (0.3 * 0.7 / 800) ** 0.5
+        for column in range(3):
+            assert torch.isin(view[:, column], x[:, column]).all()
     assert not torch.equal(*replaced.chunk(2))
-    donors = Counter()
-    for column in range(2):
-        row_of = {value: row for row, value in enumerate(x[:, column].tolist())}
-        donors.update(row_of[value] // 40 for value in views[replaced[:, column], column].tolist())
-    assert stats.chisquare([donors[tenth] for tenth in range(10)]).pvalue > 1e-3
 
 
 def test_noise_is_gaussian_in_units_of_the_feature():
@@ -269,13 +232,7 @@ def test_table_views_commute_with_the_scale_of_the_features():
     assert torch.equal(two_views(x, generator(), TableAugmentation()), torch.cat((x, x)).float())
 
 
-# Values and mistakes
-
-
-def test_simclr_has_the_reference_numbers():
-    geometry = {"crop_area": (0.2, 1.0), "crop_aspect": (3 / 4, 4 / 3), "flip": 0.5}
-    colour = {"jitter": 0.8, "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1, "grey": 0.2}
-    assert ImageAugmentation(**geometry, **colour) == SIMCLR
+# Mistakes, and pairs of mirrored views
 
 
 @pytest.mark.parametrize(

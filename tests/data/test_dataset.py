@@ -103,6 +103,9 @@ def test_option_of_a_drawn_test_part_is_refused_if_there_is_one(tmp_path, monkey
 
 
 def test_rows_are_read_without_a_copy_of_the_array(tmp_path, monkeypatch):
+    root = class_folder(tmp_path / "set", {"a": 6, "b": 6})
+    (root / "a" / "bad.png").write_bytes(b"bad")
+    small = quietly(root, tmp_path)
     array = np.arange(240, dtype=np.uint8).reshape(10, 1, 4, 6)
     indices = np.array([7, 2, 2, 9])
     monkeypatch.setattr(dataset, "_COPIED_BYTES", 0)
@@ -116,13 +119,6 @@ def test_rows_are_read_without_a_copy_of_the_array(tmp_path, monkeypatch):
     view = take_rows(array, np.arange(3, 8))
     assert view.base is not None
     np.testing.assert_array_equal(view, array[3:8])
-
-
-def test_large_parts_are_rows_of_one_mapped_file(tmp_path, monkeypatch):
-    root = class_folder(tmp_path / "set", {"a": 6, "b": 6})
-    (root / "a" / "bad.png").write_bytes(b"bad")
-    small = quietly(root, tmp_path)
-    monkeypatch.setattr(dataset, "_COPIED_BYTES", 100)
     large = quietly(root, tmp_path)
     assert isinstance(large.x_train, Rows)
     assert isinstance(large.x_train.array, np.memmap)

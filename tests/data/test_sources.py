@@ -80,12 +80,9 @@ def test_pixels_of_every_type_are_scaled_with_a_message(tmp_path, images, expect
     source = whole(tmp_path, x_train=images[:20], y_train=LABELS[:20], x_test=images[20:], y_test=LABELS[20:])
     np.testing.assert_array_equal(source.images, expected)
     assert words in source.said
-
-
-def test_train_and_test_have_one_scale(tmp_path):
-    """A dark test part must not be stretched because it alone stays below 1."""
-    dark = np.ones((3, 3, 6, 5), np.float32)
-    source = whole(tmp_path, x_train=IMAGES.astype(np.float32), y_train=LABELS, x_test=dark, y_test=LABELS[:3])
+    # A dark test part is not stretched because it alone stays below 1.
+    dark = {"x_test": np.ones((3, 3, 6, 5), np.float32), "y_test": LABELS[:3]}
+    source = whole(tmp_path, x_train=IMAGES.astype(np.float32), y_train=LABELS, **dark)
     assert source.images[source.n_train :].max() == 1
 
 

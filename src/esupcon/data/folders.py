@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -89,59 +90,43 @@ def _files_by_class(folder: Path, skipped: list[Skipped], log: Log) -> dict[str,
 def _walk(top: str, skipped: list[Skipped], others: Counter[str]) -> list[str]:
     """Return the image files below `top`, sorted. Links are followed; no folder is entered twice, so loops end."""
     found: list[str] = []
-    seen: set[tuple[int, int]] = set()
-    ahead = [top]
-    while ahead:
-        folder = ahead.pop()
-        try:
-            status = os.stat(folder)  # noqa: PTH116 - with os.scandir below: a tree may hold a million entries
-            if (status.st_dev, status.st_ino) in seen:
-                others[f"{os.path.basename(folder)} (a link back)"] += 1  # noqa: PTH119 - as above
-                continue
-            seen.add((status.st_dev, status.st_ino))
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if _is_ignored(entry):
-                        others[entry.name] += 1
-                    elif _is_folder(entry):
-                        ahead.append(entry.path)
-                    elif not _is_image_name(entry.name):
-                        others[entry.name] += 1
-                    elif not os.path.isfile(entry.path):  # noqa: PTH113 - as above
-                        skipped.append((entry.path, "a broken link" if entry.is_symlink() else "not a regular file"))
-                    else:
-                        found.append(entry.path)
-        except OSError as error:
-            skipped.append((folder, error.strerror or str(error)))
+    seen: set[str] = set()
+    for folder, subfolders, files in os.walk(top, onerror=partial(_skip, skipped), followlinks=True):
+        if (place := os.path.realpath(folder)) in seen:
+            others[f"{os.path.basename(folder)} (a link back)"] += 1  # noqa: PTH119 - the names of a tree are text
+            subfolders.clear()
+            continue
+        seen.add(place)
+        ignored = [name for name in subfolders if _is_ignored(Path(folder, name))]
+        subfolders[:] = [name for name in subfolders if name not in ignored]
+        others.update(ignored)
+        for name in files:
+            path = os.path.join(folder, name)  # noqa: PTH118 - a Path per image is slow; as below
+            if not _is_image_name(name):
+                others[name] += 1
+            elif not os.path.isfile(path):  # noqa: PTH113
+                skipped.append((path, "a broken link" if os.path.islink(path) else "not a regular file"))  # noqa: PTH114
+            else:
+                found.append(path)
     return sorted(found)
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
+def _skip(skipped: list[Skipped], error: OSError) -> None:
+    skipped.append((str(error.filename), error.strerror or str(error)))
 
 
-def _is_ignored(entry: os.DirEntry[str]) -> bool:
-    """Return True for hidden files, folders of the system, and folders that esupcon wrote its output to."""
-    if entry.name.startswith(".") or entry.name in _SYSTEM_FOLDERS:
-        return True
-    return _is_folder(entry) and os.path.lexists(os.path.join(entry.path, OWNED))  # noqa: PTH118 - as in _walk
+def _is_ignored(folder: Path) -> bool:
+    """Return True for hidden folders, folders of the system, and folders that esupcon wrote its output to."""
+    return folder.name.startswith(".") or folder.name in _SYSTEM_FOLDERS or os.path.lexists(folder / OWNED)
 
 
 def _is_image_name(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 - once per file of the tree
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 - as above
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(folder / entry.name for entry in entries if _is_folder(entry) and not _is_ignored(entry))
-    except OSError as error:
-        raise type(error)(f"{folder} cannot be read: {error.strerror}.") from None
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not _is_ignored(path))
 
 
 def _images_directly_in(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        return sorted(e.path for e in entries if _is_image_name(e.name) and not _is_ignored(e) and not _is_folder(e))
+    return sorted(str(path) for path in folder.iterdir() if _is_image_name(path.name) and not path.is_dir())
