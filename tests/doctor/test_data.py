@@ -18,6 +18,7 @@ from PIL import Image
 from scipy.fft import dctn
 from sklearn.datasets import load_digits
 
+from esupcon.data.dataset import Rows
 from esupcon.doctor import CODES, SEVERITIES, Finding, check_data
 from esupcon.doctor.data import near_pairs
 
@@ -163,20 +164,6 @@ def test_identical_rows_are_those_that_a_loop_over_all_pairs_finds(
     assert ("contradicting-labels" in found) == bool(contradicted)
     if contradicted:
         assert found["contradicting-labels"].message.startswith(f"{len(contradicted)} training rows")
-
-
-class Rows:
-    """Selected rows of an array, read by slices like those of the data package."""
-
-    def __init__(self, array: np.ndarray, indices: np.ndarray) -> None:
-        self.array, self.indices, self.dtype = array, indices, array.dtype
-        self.shape = (len(indices), *array.shape[1:])
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        return self.array[self.indices[rows]]
 
 
 def test_large_arrays_are_read_in_pieces(tmp_path: Path, digits: Any, monkeypatch: Any) -> None:

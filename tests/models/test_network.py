@@ -40,14 +40,6 @@ def test_outputs_computes_each_part_once_and_nothing_else(names: tuple[str, ...]
         assert torch.equal(value, 2 * x if name == "embedding" else 4 * x)
 
 
-def test_forward_agrees_with_outputs() -> None:
-    network = build_network(encoder="mlp-16x1", input_shape=(4,), n_classes=3, projection_dim=5)
-    x = torch.randn(6, 4)
-    found = network.outputs(x, NAMES)
-    assert torch.equal(network(x), found["logits"])
-    assert found["projection"].shape == (6, 5)
-
-
 @pytest.mark.parametrize("neck", ["none", "norm", "linear"])
 def test_mirror_averages_an_image_and_its_mirror_image_in_evaluation_only(neck: Any) -> None:
     network = build_network(encoder="fast", input_shape=(3, 8, 10), n_classes=3, neck=neck, mirror=True)

@@ -71,11 +71,6 @@ def test_estimate_is_the_maximum_that_another_optimiser_finds() -> None:
     np.testing.assert_allclose(estimate_priors(p, source), softmax(np.append(found.x, 0.0)[None])[0], atol=1e-4)
 
 
-def test_certain_posteriors_are_counted_together_with_the_imagined_samples() -> None:
-    p, source = np.eye(3)[[0, 0, 0, 1, 2]], np.array([0.2, 0.4, 0.4])
-    np.testing.assert_allclose(estimate_priors(p, source), ([3, 1, 1] + 3 * source) / 8, atol=1e-6)
-
-
 def test_class_without_training_samples_keeps_prior_zero() -> None:
     p = np.array([[0.5, 0.5, 0.0], [0.8, 0.2, 0.0]])
     assert estimate_priors(p, [0.6, 0.4, 0.0])[2] == 0.0

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from esupcon.doctor.finding import SEVERITIES, Finding, Severity, class_name, finding, percent
+from esupcon._console import percent
+from esupcon.doctor.finding import SEVERITIES, Finding, Severity, class_name, finding
 from esupcon.probability.predictions import (
     BoolArray,
     FloatArray,
@@ -126,7 +127,7 @@ def check_after(
             for i in suspects[:N_SUSPECTS]
         )
         numbers = {"n": n, "n_surest": surest.sum(), "n_wrong": wrong[surest].sum(), "n_suspects": len(suspects)}
-        share, shown = percent(float(wrong[surest].mean())), f" (first {examples})" if examples else ""
+        share, shown = percent(float(wrong[surest].mean()), 0), f" (first {examples})" if examples else ""
         found.append(finding("suspect-labels", None, share=share, examples=shown, **numbers))
     known = {one.code for one in already_reported}
     return [one for one in found if one.code not in known]

@@ -35,11 +35,6 @@ def finding(code: str, severity: Severity | None = None, **values: Any) -> Findi
     )
 
 
-def percent(share: float) -> str:
-    """Return a share with two significant digits: 12 %, 3.4 %, 0.056 %."""
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
-
-
 def class_name(classes: Sequence[Any] | None, k: int) -> str:
     """Return the quoted name of class k, or its number if the classes have no names."""
     return f"class {k}" if classes is None else repr(str(classes[k]))

@@ -25,8 +25,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from esupcon._console import percent
 from esupcon.doctor.data import FEWEST_MISSED
-from esupcon.doctor.finding import SEVERITIES, Finding, finding, percent
+from esupcon.doctor.finding import SEVERITIES, Finding, finding
 from esupcon.probability.predictions import FloatArray, IntArray
 
 #: Losses whose best and collapsed values are known.
@@ -109,8 +110,6 @@ class Watch:
 
     def __post_init__(self, already_reported: Iterable[Finding]) -> None:
         counts = np.array([10**5] * self.n_classes if self.class_counts is None else list(self.class_counts))
-        if not self.losses or not set(self.losses) <= set(LOSSES):
-            raise ValueError(f"losses must be among {LOSSES}; got {list(self.losses)}.")
         self.filled = counts[counts > 0]
         self.best, self.collapsed = self._best_and_collapsed(self.temperature)
         self.span = self.collapsed - self.best
@@ -196,7 +195,7 @@ class Watch:
         suggested = temperature_for(self.n_classes)
         reach = self.span / (self.collapsed - self._best_and_collapsed(0.0)[0])
         if reach < REACH:
-            return self._report("temperature-too-high", reach=percent(reach), suggested=suggested)
+            return self._report("temperature-too-high", reach=percent(reach, 0), suggested=suggested)
         if self.temperature < TOO_COLD * suggested:
             difference = self.temperature * math.log(999)  # exp(difference / temperature) = 999
             return self._report("temperature-too-low", difference=difference, suggested=suggested)
@@ -219,7 +218,7 @@ class Watch:
         learns = state.now < self.collapsed - (LEARNS if state.accuracy is None else LEARNS_AT_CHANCE) * self.span
         if learns or state.crowded or EXPLANATIONS & set(state.reported):
             return []
-        accuracy = "" if state.accuracy is None else f"; accuracy is {percent(state.accuracy)}"
+        accuracy = "" if state.accuracy is None else f"; accuracy is {percent(state.accuracy, 0)}"
         return self._report("stuck", accuracy=accuracy)
 
     def _check_collapse(self, cosine: float) -> list[Finding]:

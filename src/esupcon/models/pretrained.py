@@ -6,7 +6,6 @@ import difflib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -141,8 +140,7 @@ def _layer(
 def timm_module(name: str, input_shape: tuple[int, ...], *, pretrained: bool) -> tuple[nn.Module, Pixels | None]:
     """Return the architecture without its classifier, for images of this shape, and the pixels that it was trained on.
 
-    Pretrained weights come from the local cache of timm, or are downloaded after a line that names their size and
-    source.
+    Pretrained weights come from the local cache of timm, or are downloaded; a line names their size and source first.
     """
     try:
         timm = import_module("timm")
@@ -180,24 +178,14 @@ def timm_module(name: str, input_shape: tuple[int, ...], *, pretrained: bool) ->
         return module, None
     source = f"huggingface.co/{about.hf_hub_id}" if about.hf_hub_id else about.url or about.file
     try:
-        if not _is_cached(about):
-            size = sum(tensor.nbytes for tensor in module.state_dict().values()) / 1e6
-            say(f"Downloading the weights of timm:{name}, about {size:.0f} MB, from {source}.")
+        size = sum(tensor.nbytes for tensor in module.state_dict().values()) / 1e6
+        say(f"Loading the weights of timm:{name}, about {size:.0f} MB, from the cache of timm or from {source}.")
         module = timm.create_model(name, pretrained=True, **options)
     except Exception as error:
         raise ValueError(
             f"the weights of timm:{name} could not be loaded from {source} ({first_line(error)}). {_FRESH}"
         ) from error
     return module, (tuple(about.mean), tuple(about.std))
-
-
-def _is_cached(about: Any) -> bool:
-    """Return whether weights that timm describes are on this machine."""
-    if about.file or not about.hf_hub_id:
-        return Path(about.file or Path(torch.hub.get_dir(), "checkpoints", Path(about.url).name)).is_file()
-    find = import_module("huggingface_hub").try_to_load_from_cache
-    names = (about.hf_hub_filename,) if about.hf_hub_filename else ("model.safetensors", "pytorch_model.bin")
-    return any(isinstance(find(about.hf_hub_id, name), str) for name in names)
 
 
 def first_line(error: Exception) -> str:

@@ -4,7 +4,6 @@ No function guesses from the values whether they are logits or probabilities: th
 """
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -117,17 +116,13 @@ def log_softmax(logits: ArrayLike, temperature: float = 1.0) -> FloatArray:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-@dataclass(frozen=True, eq=False, init=False)
 class Predictions:
     """Logits (n, K), in the floating type they were given in, and labels (n,)."""
 
-    logits: NDArray[np.floating[Any]]
-    labels: IntArray
-
     def __init__(self, logits: ArrayLike, labels: ArrayLike) -> None:
-        (checked, y), given = with_labels(as_logits(logits), labels), np.asarray(logits)
-        object.__setattr__(self, "logits", np.array(given) if given.dtype.kind == "f" else checked)
-        object.__setattr__(self, "labels", y)
+        checked, self.labels = with_labels(as_logits(logits), labels)
+        given = np.asarray(logits)
+        self.logits: NDArray[np.floating[Any]] = np.array(given) if given.dtype.kind == "f" else checked
 
     def __len__(self) -> int:
         return len(self.labels)

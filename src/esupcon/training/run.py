@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn, optim
 
-from esupcon._console import Log
+from esupcon._console import Log, percent
 from esupcon._contrast import unit_rows
 from esupcon._io import (
     OwnedFolder,
@@ -33,7 +33,7 @@ from esupcon._io import (
 from esupcon.classifier.classifier import Classifier, evaluating
 from esupcon.classifier.preprocessing import Rows
 from esupcon.doctor import Finding, check_data
-from esupcon.doctor.finding import finding, percent
+from esupcon.doctor.finding import finding
 from esupcon.heads import class_means
 from esupcon.methods import BUILT_IN_METHODS, Stage, get_method
 from esupcon.models import FastEncoder, Network, build_network, split_encoder
@@ -276,7 +276,7 @@ class Run:
             epoch = self.position.epoch + 1
             rate = self.memory.end_epoch(epoch, self.progress_made(end_of_epoch=True))
             if rate is not None:
-                self.monitor.report([finding("wrong-labels", share=percent(rate), epoch=epoch)])
+                self.monitor.report([finding("wrong-labels", share=percent(rate, 0), epoch=epoch)])
         self.monitor.end_epoch(n_steps, lr, accuracy, sample)
         at = self.position
         at.epoch, at.step = at.epoch + 1, 0
