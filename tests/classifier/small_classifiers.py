@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from esupcon.classifier.classifier import Classifier
 from esupcon.classifier.folder import ModelInfo
@@ -23,18 +24,19 @@ def preprocessing_for(shape: tuple[int, ...]) -> Preprocessing:
 
 
 def make_classifier(encoder: Any = "mlp-8x2", shape: tuple[int, ...] = (3,), **settings: Any) -> Classifier:
-    """Return a classifier with random weights and random statistics of its batch norms."""
+    """Return a classifier with random weights and random statistics of its batch norms.
+
+    With `pretrained`, the encoder keeps its own: with random ones, a deep network gives one embedding for all images.
+    """
     classes = settings.pop("classes", ["cat", "dog", "eel"])
-    network = build_network(
-        encoder=encoder,
-        input_shape=shape,
-        n_classes=len(classes),
-        head=settings.pop("head", "prototype"),
-        projection_dim=settings.pop("projection_dim", None),
-        temperature=settings.pop("temperature", 0.2),
-        pretrained=False,
-    )
-    randomise_statistics(network)
+    names = ("head", "projection_dim", "temperature", "neck", "mirror", "pretrained")
+    parts = {
+        "temperature": 0.2,
+        "pretrained": False,
+        **{name: settings.pop(name) for name in names if name in settings},
+    }
+    network = build_network(encoder=encoder, input_shape=shape, n_classes=len(classes), **parts)
+    randomise_statistics(network.neck if parts["pretrained"] else network)
     if len(shape) == 1 and isinstance(encoder, str):
         network = network.double()
     calibration = settings.pop("calibration", None) or Calibration(class_counts=(4,) * len(classes))
@@ -43,7 +45,7 @@ def make_classifier(encoder: Any = "mlp-8x2", shape: tuple[int, ...] = (3,), **s
     return Classifier(network.eval(), preprocessing_for(shape), classes, calibration=calibration, about=about)
 
 
-def randomise_statistics(network: Network) -> None:
+def randomise_statistics(network: nn.Module) -> None:
     """Give batch norms statistics that change what passes through them."""
     for name, buffer in network.named_buffers():
         if name.endswith("running_mean"):

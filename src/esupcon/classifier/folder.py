@@ -373,7 +373,7 @@ def _architecture(config: ModelConfig, encoder: nn.Module | None, stored: Mappin
 
 
 class _SkipRandomness(TorchFunctionMode):
-    """Skip drawing initial values, which are overwritten."""
+    """Skip drawing initial values, which are overwritten: drawing without memory imports a second of torch."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return args[0] if func in (Tensor.normal_, Tensor.uniform_) else func(*args, **(kwargs or {}))
