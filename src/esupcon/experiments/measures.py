@@ -22,12 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
 
+from esupcon.classifier.classifier import Classifier, unit
 from esupcon.data import Dataset, load
 from esupcon.heads import PrototypeHead
 
 if TYPE_CHECKING:
-    from esupcon.classifier.classifier import Classifier
     from esupcon.training import Fitted
 
 N_NEIGHBOURS = 20
@@ -53,8 +58,6 @@ def figures(
     z = _unit(raw)
     found = {"knn_accuracy": knn_accuracy(z, dataset.y_test, gallery, codes), **retrieval(z, dataset.y_test)}
     if second is not None:
-        from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - slow to import
-
         other = load(second, data_dir=data_dir, log=lambda line: None)
         other_raw, other_logits = classifier.arrays(other.x_test, "embedding", "logits")
         # As `ood_score`, without a second pass through the network.
@@ -72,14 +75,11 @@ def knn_accuracy(z: Floats, labels: Labels, gallery: Floats, gallery_labels: Lab
 
     Of classes with equally many votes the one with the larger cosines (1 - distance² / 2) wins.
     """
-    from sklearn.neighbors import NearestNeighbors  # noqa: PLC0415 - slow to import
-
     k = min(k, len(gallery))
-    distance, nearest = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(gallery).kneighbors(z)
-    voted, weight = gallery_labels[nearest], 1 + (1 - distance**2 / 2) / (2 * k)
-    votes = ((voted[:, :, None] == voted[:, None, :]) * weight[:, None, :]).sum(axis=2)  # for the label of each one
-    winner = np.take_along_axis(voted, votes.argmax(axis=1)[:, None], axis=1)[:, 0]
-    return float((winner == labels).mean())
+    neighbours = KNeighborsClassifier(
+        k, algorithm="brute", weights=lambda distance: 1 + (1 - distance**2 / 2) / (2 * k)
+    )
+    return float(neighbours.fit(gallery, gallery_labels).score(z, labels))
 
 
 def retrieval(z: Floats, labels: Labels) -> dict[str, float]:
@@ -113,10 +113,6 @@ def retrieval(z: Floats, labels: Labels) -> dict[str, float]:
 
 def transfer_accuracy(classifier: Classifier, second: Dataset, z_test: Floats) -> float:
     """Return the accuracy of logistic regression on embeddings `z_test` of the test images of the second set."""
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - slow to import
-    from sklearn.model_selection import GridSearchCV, PredefinedSplit  # noqa: PLC0415
-    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
-
     rows = np.sort(np.random.default_rng(0).permutation(len(second.y_train))[:TRANSFER_IMAGES])
     scale = StandardScaler()  # features of variance 1: the penalty is the same for every network
     z = scale.fit_transform(_unit(classifier.arrays(second.x_train[rows], "embedding")[0]))
@@ -157,6 +153,4 @@ def new_class_accuracy(
 
 
 def _unit(z: Floats) -> Floats:
-    from esupcon.classifier.classifier import unit  # noqa: PLC0415 - imports torch
-
     return unit(z).astype(np.float32)

@@ -254,7 +254,6 @@ class Row(Record):
     spec: Spec
     second: str | None = Field(None, description="second data set, for `esupcon.experiments.measures`")
     reduced: str | None = Field(None, description="how the profile makes the paper's setting smaller")
-    grid: dict[str, Any] = Field({}, exclude=True, description="only in plans stored before; not used")
     paper_accuracy: float | None = Field(None, description="per cent")
     paper_ece: float | None = Field(None, description="a share")
 
@@ -310,38 +309,47 @@ def make_plan(
     says where data sets of the table are on this machine. The modules of a table are executed if `allow_code` is true,
     and never if `dry_run` is.
     """
-    about, sources = read_toml(Table, table), sources or {}
+    about, sources, overrides = read_toml(Table, table), sources or {}, overrides or {}
     if profile is None:
-        profile = Profile.model_validate({"name": "recipe", "title": "Recommended settings"}) if about.recipe else "cpu"
+        profile = Profile(name="recipe", title="Recommended settings", seeds=1) if about.recipe else "cpu"
     scale = read_toml(Profile, profile) if isinstance(profile, str) else profile
+    what = f"table {about.name}, profile {scale.name}"
     plugins = tuple(_read_plugin(about, Path(table).parent, name) for name in about.modules)
-    if plugins and not dry_run:
-        if not allow_code:
-            names = ", ".join(plugin.path for plugin in plugins)
-            raise ValueError(f"table {about.name} runs Python code: {names}. Read it, then pass --allow-code.")
-        for plugin in plugins:
-            plugin.execute()
+    if plugins and not (allow_code or dry_run):
+        names = ", ".join(plugin.path for plugin in plugins)
+        raise ValueError(f"table {about.name} runs Python code: {names}. Read it, then pass --allow-code.")
     if plugins and dry_run and about.recipe:
         raise ValueError(
             f"table {about.name} has recipe = true and modules, which --dry-run never executes; its runs need them. "
             "Omit --dry-run, or remove the modules."
         )
-    change, overrides = scale.table.get(about.name, TableChange()), overrides or {}
-    columns = _columns(about, change, datasets, settings)
-    known = [*METHODS, *about.contestants]
-    in_table = [name for one in _columns(about, change, (), ()) for name in (one.dataset, one.second) if name]
-    _check_known(sources, in_table, "source")
+    for plugin in () if dry_run else plugins:
+        plugin.execute()
+    change = scale.table.get(about.name, TableChange())
+    printed = {column.place: column for column in about.columns}
+    columns = _changed_columns(about, printed, change)
+    _check_known(sources, [name for one in columns for name in (one.dataset, one.second) if name], "source")
+    _check_known(datasets, [one.dataset for one in columns], "data set")
+    _check_known(settings, [one.setting for one in columns], "setting")
+    columns = [
+        one
+        for one in columns
+        if one.dataset in (datasets or [one.dataset]) and one.setting in (settings or [one.setting])
+    ]
+    if not columns:
+        raise ValueError("no column has both that data set and that setting. --dry-run lists the columns.")
     if not (plugins and dry_run):  # a module that is not executed may register methods
         in_columns = [name for one in columns for name in (*one.methods, *one.contestants)]
+        known = [*METHODS, *about.contestants]
         _check_known([one.method for one in about.contestants.values()], METHODS, f"table {about.name}: method")
         _check_known([*about.methods, *in_columns], known, f"table {about.name}: method")
         _check_known(methods, known, "method")
     grid = change.grid or about.grid
     _check_overrides(overrides, grid, columns)
-    rows, what = list[Row](), f"table {about.name}, profile {scale.name}"
+    rows = list[Row]()
     for column, *point_values in itertools.product(columns, *grid.values()):
         point = dict(zip(grid, point_values, strict=True))
-        original = next((one for one in about.columns if one.place == column.place), None)
+        original = printed.get(column.place)
         words = [column.setting if not point or column.setting != "full" else "", _listing(point)]
         # In the table's order; a method that the table leaves out may be wanted, too.
         wanted = dict.fromkeys(column.methods or [*about.methods, *methods])
@@ -373,21 +381,14 @@ def make_plan(
     return Plan(table=about.name, profile=scale.name, rows=tuple(rows), plugins=plugins, **texts)
 
 
-def _columns(about: Table, change: TableChange, datasets: Collection[str], settings: Collection[str]) -> list[Column]:
-    """Return the columns of a table, as a profile changes them, that have one of the data sets and settings."""
-    printed = {column.place: column for column in about.columns}
+def _changed_columns(about: Table, printed: Mapping[tuple[str, str], Column], change: TableChange) -> list[Column]:
+    """Return the columns of a table as a profile changes them."""
     columns = []
-    for entry in change.columns or [column.model_dump() for column in about.columns]:
+    for entry in change.columns:
         original = printed.get((entry.get("dataset", ""), entry.get("setting", "full")))
         content = {**(original.model_dump() if original else {}), **entry}
         columns.append(_validated(Column, content, f"a column of {about.name} in the profile"))
-    _check_known(datasets, [column.dataset for column in columns], "data set")
-    _check_known(settings, [column.setting for column in columns], "setting")
-    columns = [one for one in columns if one.dataset in (datasets or [one.dataset])]
-    columns = [one for one in columns if one.setting in (settings or [one.setting])]
-    if not columns:
-        raise ValueError("no column has both that data set and that setting. --dry-run lists the columns.")
-    return columns
+    return columns or list(about.columns)
 
 
 def _check_known(wanted: Collection[str], known: Collection[str], word: str) -> None:
