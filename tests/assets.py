@@ -1,18 +1,26 @@
-"""Models, runs and stores that many tests read: made once per session, shared by all workers of pytest-xdist.
+"""Fixtures of many tests. Models, runs and stores are made once per session, shared by all workers of pytest-xdist.
 
 Tests must not change them; `copy_of` gives a test its own copy.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 from filelock import FileLock
 
+from esupcon.data.dataset import _REGISTERED
+from esupcon.experiments.store import Store
+from esupcon.methods import METHODS
+from esupcon.training.objective import LOSSES
 from in_this_process import InThisProcess
 from tiny_images import write_npz
 
@@ -44,6 +52,49 @@ def copy_of(folder: Path, target: Path) -> Path:
     return Path(shutil.copytree(folder, target))
 
 
+class Printed(NamedTuple):
+    """What a command printed."""
+
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def esupcon(capsys: pytest.CaptureFixture[str]) -> Callable[..., Printed]:
+    """Return a function that runs a command in this process; its exit code must be `code`."""
+    from esupcon.cli import main
+
+    def run(*words: object, code: int = 0) -> Printed:
+        capsys.readouterr()
+        found = main([str(word) for word in words])
+        printed = Printed(*capsys.readouterr())
+        assert found == code, printed.err
+        return printed
+
+    return run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Return a store without runs."""
+    made = Store(tmp_path / "store")
+    made.create()
+    return made
+
+
+@pytest.fixture
+def registers() -> Iterator[None]:
+    """Forget afterwards what a test has registered, and the modules of tables that did so."""
+    with patch.dict(METHODS), patch.dict(LOSSES), patch.dict(_REGISTERED):
+        yield
+    for name in [name for name in sys.modules if name.startswith("esupcon_plugin_")]:
+        del sys.modules[name]
+
+
 @pytest.fixture(scope="session")
 def corners(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a .npz of 90 training and 45 test images in three classes (`tiny_images`)."""
@@ -60,6 +111,12 @@ def corners_run(corners: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         assert main(["train", str(corners), "--out", str(folder / "run"), *CORNERS_OPTIONS]) == 0
 
     return made_once(tmp_path_factory, "corners_run", train) / "run"
+
+
+@pytest.fixture
+def trained(corners_run: Path, tmp_path: Path) -> Path:
+    """Return a copy of `corners_run`, which a test may change."""
+    return copy_of(corners_run, tmp_path / "run")
 
 
 @pytest.fixture(scope="session")

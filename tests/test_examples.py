@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from esupcon.experiments import executors
-from esupcon.methods import METHODS
 from in_this_process import InThisProcess
 
 FOLDER = Path(__file__).parents[1] / "examples"
@@ -112,17 +110,6 @@ FINDINGS: dict[str, Callable[[Scope], None]] = {
 }
 
 
-@pytest.fixture
-def methods() -> Iterator[None]:
-    """What an example registers ends with it."""
-    before = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(before)
-    for name in [name for name in sys.modules if name.startswith("esupcon_plugin_")]:
-        del sys.modules[name]
-
-
 def test_the_list_of_examples_is_complete() -> None:
     assert {path.stem for path in EXAMPLES} == set(FINDINGS)
     lines = re.findall(r"^\| \[(\w+)\.py\]\((\w+)\.py\) \| .+ \|$", (FOLDER / "README.md").read_text(), re.MULTILINE)
@@ -131,7 +118,7 @@ def test_the_list_of_examples_is_complete() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], methods: None
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], registers: None
 ) -> None:
     """Cell by cell in one scope, as a notebook does and as a script amounts to."""
     monkeypatch.chdir(tmp_path)

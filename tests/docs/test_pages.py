@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,11 +28,8 @@ from pages import (
 )
 
 from esupcon.cli import grids, main
-from esupcon.data.dataset import _REGISTERED
 from esupcon.doctor import CODES
 from esupcon.doctor.finding import _MESSAGES
-from esupcon.methods import METHODS
-from esupcon.training.objective import LOSSES
 from in_this_process import InThisProcess
 
 # Added to a command so that it ends in seconds, unless its output is shown.
@@ -42,18 +38,6 @@ SMALLER_RUNS = ("--set", "epochs=1", "--set", "encoder=mlp-16x1")
 FEWER = {"--method": "ce", "--seeds": "1"}
 ONLY_PLANNED = ("paper",)  # its scale takes days
 LINKED = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/README.md"))]
-
-
-@pytest.fixture
-def registers() -> Iterator[None]:
-    """Forget what a page registers."""
-    before = [(register, dict(register)) for register in (METHODS, LOSSES, _REGISTERED)]
-    yield
-    for register, content in before:
-        register.clear()
-        register.update(content)
-    for name in [name for name in sys.modules if name.startswith("esupcon_plugin_")]:
-        del sys.modules[name]
 
 
 @pytest.fixture

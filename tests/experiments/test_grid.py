@@ -66,13 +66,6 @@ def store_quickly(store: Store, task: Task, **changes: Any) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(tmp_path / "store")
-    made.create()
-    return made
-
-
-@pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     return small_plan(tmp_path, n_seeds=3)
 

@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +17,9 @@ from small_grid import small_plan, task
 from esupcon._console import usable_cores
 from esupcon.experiments.executors import Event, LocalExecutor
 from esupcon.experiments.grid import GridState, run_grid
-from esupcon.experiments.plan import Plan
 from esupcon.experiments.store import Store
 
 CHECKPOINTS = "checkpoint-*.pt"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(tmp_path / "store")
-    made.create()
-    return made
 
 
 def outcome(store: Store, key: str) -> dict[str, object]:
@@ -147,26 +138,19 @@ def test_sigterm_to_driver_and_workers_leaves_checkpoints_and_no_failure(store: 
         assert list(store.work_folder(row.key).glob(CHECKPOINTS))
 
 
-@contextmanager
-def worker(store: Store, plan: Plan) -> Iterator[subprocess.Popen[str]]:
-    """Yield a worker process that has started the first run of the plan."""
+def test_worker_whose_driver_dies_saves_and_exits(store: Store, tmp_path: Path) -> None:
+    (row,) = small_plan(tmp_path, methods=("ce",), n_seeds=1, epochs=5000).rows
     words = [sys.executable, "-P", "-m", "esupcon.experiments.worker"]
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(words, text=True, **options) as process:  # type: ignore[call-overload]
-        process.stdin.write(task(store, plan.rows[0]).model_dump_json() + "\n")
+        process.stdin.write(task(store, row).model_dump_json() + "\n")
         process.stdin.flush()
-        wait_for(lambda: has_started(store, plan.rows[0].key))
-        yield process
-
-
-def test_worker_whose_driver_dies_saves_and_exits(store: Store, tmp_path: Path) -> None:
-    plan = small_plan(tmp_path, methods=("ce",), n_seeds=1, epochs=5000)
-    with worker(store, plan) as process:
+        wait_for(lambda: has_started(store, row.key))
         process.stdin.close()  # as the system does when the driver is killed
         assert Event.model_validate_json(process.stdout.readline()).kind == "stopped"
         assert process.wait(30) == 0
-    assert list(store.work_folder(plan.rows[0].key).glob(CHECKPOINTS))
-    assert store.state(plan.rows[0].key) == "begun"
+    assert list(store.work_folder(row.key).glob(CHECKPOINTS))
+    assert store.state(row.key) == "begun"
 
 
 def test_process_that_cannot_start_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Store) -> None:

@@ -18,13 +18,6 @@ from esupcon.report import build
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(tmp_path / "store")
-    made.create()
-    return made
-
-
-@pytest.fixture
 def fill(store: Store) -> Filler:
     """Plan rows and write their runs; `accuracies[method]` are per cent by seed, None leaves a run open."""
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 from pathlib import Path
 
 import pytest
-import typer
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from report_stores import HOSTILE, Filler, Left
-from typer.testing import CliRunner, Result
 
+from assets import copy_of
 from esupcon._console import csv_text, markdown_text, printable
-from esupcon.cli.grids import report
 from esupcon.cli.stopping import PARTIAL
 from esupcon.experiments.store import Store
 from esupcon.report import build
@@ -155,40 +152,31 @@ def test_numbers_and_names() -> None:
 # --- The command -----------------------------------------------------------------------------------------------------
 
 
-app = typer.Typer()
-app.command()(report)
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 @pytest.mark.parametrize(
-    ("words", "start"),
+    ("name", "options", "start"),
     [
-        *((("r.html",), "<!doctype html>"), (("r.md",), "# ")),
-        (("r.txt", "--format", "markdown"), "# esupcon report"),
+        *(("r.html", (), "<!doctype html>"), ("r.md", (), "# ")),
+        ("r.txt", ("--format", "markdown"), "# esupcon report"),
     ],
 )
 def test_file_has_the_format_of_its_name_or_option(
-    whole_store: Path, tmp_path: Path, words: tuple[str, ...], start: str
+    esupcon, whole_store: Path, tmp_path: Path, name: str, options: tuple[str, ...], start: str
 ) -> None:
-    out = tmp_path / words[0]
-    result = run(whole_store, "--table", "imbalanced", "--out", out, *words[1:])
-    assert result.exit_code == 0 and out.read_text().startswith(start), result.output
-    assert f"The report is in {out}." in result.stderr and result.stdout == ""
+    out = tmp_path / name
+    printed = esupcon("report", whole_store, "--table", "imbalanced", "--out", out, *options)
+    assert out.read_text().startswith(start)
+    assert f"The report is in {out}." in printed.err and printed.out == ""
 
 
-def test_without_out_the_report_goes_to_standard_output(whole_store: Path) -> None:
-    result = run(whole_store, "--format", "csv")
-    assert result.exit_code == 0 and result.stdout.startswith("table,profile,measure") and result.stderr == ""
+def test_without_out_the_report_goes_to_standard_output(esupcon, whole_store: Path) -> None:
+    printed = esupcon("report", whole_store, "--format", "csv")
+    assert printed.out.startswith("table,profile,measure") and printed.err == ""
 
 
-def test_damaged_run_is_named_on_standard_error(whole_store: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(whole_store, tmp_path / "store"))
-    broken = sorted((copy / "runs").iterdir())[0]
+def test_damaged_run_is_named_on_standard_error(esupcon, whole_store: Path, tmp_path: Path) -> None:
+    copy = copy_of(whole_store, tmp_path / "store")
+    broken = min((copy / "runs").iterdir())
     (broken / "result.json").write_text("{")
-    result = run(copy, "--out", tmp_path / "r.md")
-    assert result.exit_code == PARTIAL
-    assert f"esupcon: run {broken.name} is left out" in result.stderr
+    printed = esupcon("report", copy, "--out", tmp_path / "r.md", code=PARTIAL)
+    assert f"esupcon: run {broken.name} is left out" in printed.err
     assert broken.name in (tmp_path / "r.md").read_text()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from esupcon.cli.output import answer, note, table
 
-Candidates = Mapping[str, Callable[[], object]]
 SIZES, CLASSES = (256, 1024, 4096), 10  # embeddings for the losses, and their classes
+TIMED_SECONDS = 1.0  # of calls of each loss and of each part
 
 
 def bench(
@@ -21,55 +20,44 @@ def bench(
 ) -> None:
     """Measure this machine: time of the losses, and of each part of a training step.
 
-    The candidates take turns and the best time of each counts. Compare them on an otherwise idle machine only.
+    Other work on the machine makes the times longer.
     """
     import torch  # noqa: PLC0415 - slow to import
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    parts = _step(encoder, image_size, batch_size, device)
+    step = {part: _milliseconds(run) for part, run in _step(encoder, image_size, batch_size, device).items()}
     note(f"torch {torch.__version__} on {device}, {torch.get_num_threads()} threads; {CLASSES} classes.")
-    step = best_seconds(parts, rounds=5)
-    losses = {n: best_seconds(_losses(n, device), rounds=60 if n <= 2048 else 4) for n in SIZES}
-    rows = [[f"{n:,}", *(f"{1000 * seconds:,.1f} ms" for seconds in times.values())] for n, times in losses.items()]
+    rows = [[f"{n:,}", *(f"{_milliseconds(run):,.1f} ms" for run in _losses(n, device))] for n in SIZES]
     answer(table(["embeddings", "SupCon", "ESupCon"], rows))
-    rows = [[part, f"{1000 * seconds:,.1f} ms"] for part, seconds in step.items()]
+    rows = [[part, f"{milliseconds:,.1f} ms"] for part, milliseconds in step.items()]
     answer(table([f"{encoder}, batch {batch_size}", "time"], rows))
-    answer(f"{batch_size / sum(step[part] for part in ('views', 'network', 'loss')):,.0f} images/s in float32")
+    answer(f"{1000 * batch_size / (step['views'] + step['network'] + step['loss']):,.0f} images/s in float32")
 
 
-def best_seconds(candidates: Candidates, rounds: int) -> dict[str, float]:
-    """Return the best time of each candidate, after one round that warms caches.
-
-    Candidates take turns, so that a busy moment of the machine affects all of them.
-    """
+def _milliseconds(run: Callable[[], object]) -> float:
+    """Return the median time of a call."""
     import torch  # noqa: PLC0415 - slow to import
+    from torch.utils.benchmark import Timer  # noqa: PLC0415
 
-    best = dict.fromkeys(candidates, float("inf"))
-    for turn in range(rounds + 1):
-        for name, run in candidates.items():
-            started = time.perf_counter()
-            run()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()  # a call returns when its kernels are queued
-            if turn:
-                best[name] = min(best[name], time.perf_counter() - started)
-    return best
+    timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+    return 1000 * timer.blocked_autorange(min_run_time=TIMED_SECONDS).median
 
 
-def _losses(n: int, device: str) -> Candidates:
+def _losses(n: int, device: str) -> tuple[Callable[[], object], ...]:
+    """Return SupCon and ESupCon of random embeddings, each with its backward pass."""
     import torch  # noqa: PLC0415 - slow to import
 
     from esupcon import functional as F  # noqa: PLC0415
 
     z, prototypes = (torch.randn(rows, 128, device=device, requires_grad=True) for rows in (n, CLASSES))
     labels = torch.arange(n, device=device) % CLASSES
-    return {
-        "supcon": lambda: F.supcon_loss(z, labels).backward(),
-        "esupcon": lambda: F.esupcon_loss(z, labels, prototypes).backward(),
-    }
+    return (
+        lambda: F.supcon_loss(z, labels).backward(),
+        lambda: F.esupcon_loss(z, labels, prototypes).backward(),
+    )
 
 
-def _step(encoder: str, size: int, batch_size: int, device: str) -> Candidates:
+def _step(encoder: str, size: int, batch_size: int, device: str) -> dict[str, Callable[[], object]]:
     """Return the parts of one step: views, loss, forward and backward pass of the network in each precision."""
     import torch  # noqa: PLC0415 - slow to import
 

@@ -29,10 +29,10 @@ _MAX_ROWS = 40
 _DEMO = ("demo", "smoke")  # table and profile
 _DEMO_OVERRIDES: dict[str, Any] = {}  # tests make the demo shorter
 _TABLES, _PROFILES = (f"{', '.join(shipped(kind))}, or your own file." for kind in ("tables", "profiles"))
-_DATA_DIR = "Folder of the named data sets; default: $ESUPCON_DATA, otherwise the cache folder."
-_SOURCE = "Where a data set of the table is: photos=/data/photos. May be repeated."
+_DATA_DIR = "Folder of the named data sets. Default: $ESUPCON_DATA, otherwise the cache folder."
+_SOURCE = "Path of a data set of the table, as in photos=/data/photos. May be repeated."
 _STUDY = "Take finished runs from this file, if it exists, and write all finished runs to it at the end."
-_OUT = "Output file: .html, .md or .csv. Without it, all but HTML go to standard output."
+_OUT = "File to write: .html, .md or .csv. Without it, Markdown and CSV go to standard output."
 
 Words = list[str] | None
 _what, _where = (partial(option, panel=panel) for panel in ("What to run", "Where to run"))
@@ -40,22 +40,24 @@ _what, _where = (partial(option, panel=panel) for panel in ("What to run", "Wher
 
 def reproduce(
     tables: Annotated[list[str], argument("TABLE...", _TABLES)],
-    store: Annotated[
-        Path, _where("Folder of the runs; the same command continues.", metavar="DIR", show_default=True)
-    ] = Path("runs/store"),
     profile: Annotated[str | None, _what(_PROFILES, show_default="cpu; a table with recipe = true needs none")] = None,
-    dataset: Annotated[Words, _what("Only these data sets: cifar10,cifar100.")] = None,
-    setting: Annotated[Words, _what("Only the column with this setting: N=2K. May be repeated.")] = None,
-    method: Annotated[Words, _what("Only these methods or contestants: ce,esupcon.")] = None,
-    seeds: Annotated[str | None, _what("Number of seeds (3), or which (0,4,7).")] = None,
-    overrides: Annotated[Words, _what("Change a setting of every run: epochs=10. May be repeated.", "--set")] = None,
+    dataset: Annotated[Words, _what("Only these data sets, as in cifar10,cifar100.")] = None,
+    setting: Annotated[Words, _what("Only the column with this setting, as in N=2K. May be repeated.")] = None,
+    method: Annotated[Words, _what("Only these methods or contestants, as in ce,esupcon.")] = None,
+    seeds: Annotated[str | None, _what("Number of seeds (3), or a list of seeds (0,4,7).")] = None,
+    overrides: Annotated[
+        Words, _what("Change a setting of every run, as in epochs=10. May be repeated.", "--set")
+    ] = None,
+    store: Annotated[
+        Path, _where("Folder of the runs. The same command continues them.", metavar="DIR", show_default=True)
+    ] = Path("runs/store"),
     workers: Annotated[int | None, _where("Number of runs at once.", show_default="one per core")] = None,
     data_dir: Annotated[str | None, _where(_DATA_DIR, metavar="DIR")] = None,
     sources: Annotated[Words, _where(_SOURCE, "--source", metavar="NAME=PATH")] = None,
     study: Annotated[Path | None, _where(_STUDY, metavar="FILE.jsonl")] = None,
     keep_models: Annotated[bool, _where("Also keep every trained model.", "--keep-models")] = False,
     allow_code: Annotated[bool, _where("Run the Python modules that a table names.", "--allow-code")] = False,
-    recompute: Annotated[bool, _where("Repeat stored runs of another version of torch.", "--recompute")] = False,
+    recompute: Annotated[bool, _where("Compute stored runs of another version of torch again.", "--recompute")] = False,
     dry_run: Annotated[bool, option("List the runs and exit.", "--dry-run")] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -73,7 +75,7 @@ def reproduce(
     }
     plans = [make_plan(name, profile, **chosen, allow_code=allow_code, dry_run=dry_run) for name in tables]
     if study is not None and study.exists():
-        note(f"{count(import_study(study, Store(store)), 'run')} of {study} added to {store}.")
+        note(f"{count(import_study(study, Store(store)), 'run')} taken from {study}.")
     if dry_run:
         _list(resolve(plans, data_dir, download=False), Store(store), as_json)
         return
@@ -84,7 +86,7 @@ def reproduce(
         state = _run(plans, Store(store), executor, data_dir=data_dir, keep_models=keep_models, recompute=recompute)
     finally:
         if study is not None and Store(store).keys():
-            note(f"{count(export_study(Store(store), study), 'run')} in {study}.")
+            note(f"{count(export_study(Store(store), study), 'run')} written to {study}.")
     _show(state, Store(store), as_json)
     if not as_json:
         answer(f"Next:  {shlex.join(['esupcon', 'report', str(store), '--out', 'report.html'])}")
@@ -178,10 +180,15 @@ def _list(plans: Sequence[Plan], store: Store, as_json: bool) -> None:
 
 
 def status(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the runs.")] = Path("runs/store"),
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder that esupcon reproduce has written.")] = Path(
+        "runs/store"
+    ),
     as_json: options.Json = False,
 ) -> None:
-    """Show which runs of a store are done, running, failed or open, and how long the rest takes."""
+    """Show how many runs of each table are done, running, failed or open, and how long the rest will take.
+
+    Errors of failed runs are printed on standard error.
+    """
     found, problems = store_status(Store(store))
     for line in problems:
         complain(line)
@@ -194,7 +201,7 @@ def status(
         rest = "unknown" if left is None else f"about {duration(left)}" if n["done"] < len(one.runs) else "–"
         numbers = [f"{n['done']} of {len(one.runs)}", *map(str, (n["running"], n["failed"], n["open"] + n["begun"]))]
         rows.append([one.table, one.profile, *numbers, rest])
-    answer(table(["table", "profile", "done", "running", "failed", "open", "time left, one at a time"], rows))
+    answer(table(["table", "profile", "done", "running", "failed", "open", "time left, one run at a time"], rows))
     for one in found:
         for reason, times in Counter(one.errors.values()).items():
             complain(f"{one.table}: {times} failed: {reason}")
@@ -205,7 +212,7 @@ def report(
     out: Annotated[Path | None, option(_OUT, metavar="FILE")] = None,
     format: Annotated[
         str | None,
-        option("html, markdown or csv.", "--format", show_default="by the ending of --out, otherwise html"),
+        option("html, markdown or csv.", "--format", show_default="by the ending of --out"),
     ] = None,
     tables: Annotated[
         Words, option("Only this table. May be repeated.", "--table", metavar="NAME", show_default="all")
@@ -236,7 +243,8 @@ def report(
 
 def demo(
     out: Annotated[
-        Path, option("Folder of the runs and the report; the same command continues.", metavar="DIR", show_default=True)
+        Path,
+        option("Folder of the runs and the report. The same command continues them.", metavar="DIR", show_default=True),
     ] = Path("runs/demo"),
     as_json: options.Json = False,
 ) -> None:

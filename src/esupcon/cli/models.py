@@ -31,6 +31,7 @@ from esupcon.cli.output import (
     complain,
     figures_table,
     log,
+    nats,
     note,
     table,
 )
@@ -66,15 +67,13 @@ _ON = (
 
 @takes("settings", TrainSpec, _SETTINGS, defaults=dict.fromkeys(RECOMMENDED, ""), spelled={"test_time_flip": "mirror"})
 @takes("harder", RunSpec, _SCENARIO, only=_HARDER)
-@takes("shares", RunSpec, _RUN, only=("priors",))
-@takes("held_out", RunSpec, _RUN, only=("validation_fraction",), defaults={"validation_fraction": _HELD_OUT})
+@takes("other", RunSpec, _RUN, only=("validation_fraction", "priors"), defaults={"validation_fraction": _HELD_OUT})
 @takes("reading", DataOptions, _READING, only=("image_size", "channels", *_SPLIT, *_FILES))
 def train(
     data: options.Data,
     settings: dict[str, Any],
     harder: dict[str, Any],
-    shares: dict[str, Any],
-    held_out: dict[str, Any],
+    other: dict[str, Any],
     reading: dict[str, Any],
     out: Annotated[Path | None, option("Folder of the run.", metavar="DIR", show_default="a new one in runs/")] = None,
     dry_run: Annotated[
@@ -98,25 +97,26 @@ def train(
     Training settings without a default below are those recommended for the data: --dry-run shows them.
     """
     # Without a held-out part there is nothing to stop early on.
-    cross_fit = not held_out and "patience" not in settings
+    cross_fit = "validation_fraction" not in other and "patience" not in settings
     run = RunSpec.model_validate(
         {"source": data, "data": reading, "train": settings, "validation_fraction": 0.1, "cross_fit": cross_fit}
-        | {**held_out, **harder, **shares}
+        | {**harder, **other}
     )
     if minutes is not None and minutes <= 0:
         raise ValueError(f"--minutes must be above 0; got {minutes:g}.")
     if minutes is not None and {"epochs", "steps"} & settings.keys():
         raise ValueError("--minutes chooses the epochs. Omit --epochs and --steps.")
     folder, earlier = _new_folder(data, run.train.method) if out is None else (out, None)
-    check_before_reading(run.train, folder, accelerator, devices)
+    check_before_reading(run.train, folder, accelerator)
     from esupcon import training  # noqa: PLC0415 - slow to import
     from esupcon.training.devices import n_processes, rank  # noqa: PLC0415
 
+    world = n_processes(devices)
     if dry_run:
         _show_recipe(run, as_json=as_json, minutes=minutes, devices=devices, accelerator=accelerator)
         return
     if out is None:
-        if n_processes(devices) > 1:
+        if world > 1:
             raise ValueError("--out DIR is needed if several processes train together.")
         note(f"The run will be in {folder}.")
         if earlier is not None:
@@ -270,13 +270,11 @@ def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
     return made
 
 
-def check_before_reading(train: TrainSpec, out: Path, accelerator: str, devices: int) -> None:
+def check_before_reading(train: TrainSpec, out: Path, accelerator: str) -> None:
     """Raise ValueError for mistakes that must not wait until all images are read."""
     file = next((path for path in (out, *out.parents) if path.is_file()), None)
     if file is not None:
         raise ValueError(f"--out must be a folder; {file} is a file. Pass another name.")
-    if devices < 1:
-        raise ValueError(f"--devices must be at least 1; got {devices}.")
     import torch  # noqa: PLC0415 - slow to import
 
     from esupcon.models import build_encoder, split_encoder  # noqa: PLC0415
@@ -326,7 +324,7 @@ def evaluate(
     if found.by_shares:
         words = {"balanced": "equal class shares", "training": "the class shares of training"}
         rows = [
-            [words[name], percent(one.accuracy), percent(one.ece), "infinite" if one.nll is None else f"{one.nll:.3f}"]
+            [words[name], percent(one.accuracy), percent(one.ece), nats(one.nll)]
             for name, one in found.by_shares.items()
         ]
         answer(table(["predicting for, and measured for", "accuracy", "ECE", "NLL"], rows))
@@ -371,9 +369,13 @@ def calibrate(
         return
     f = found.figures
     ece = [shown(f.ece_before, f.ece_before_interval, share=True), shown(f.ece_after, f.ece_after_interval, share=True)]
-    nll = ["infinite" if value is None else f"{value:.3f}" for value in (f.nll_before, f.nll_after)]
     answer(f"{found.model}, measured on {found.measured_on}: {f.n_evaluation:,} samples")
-    answer(table(["", "before, T = 1", f"after, T = {f.temperature:.3g}"], [["ECE", *ece], ["NLL", *nll]]))
+    answer(
+        table(
+            ["", "before, T = 1", f"after, T = {f.temperature:.3g}"],
+            [["ECE", *ece], ["NLL", nats(f.nll_before), nats(f.nll_after)]],
+        )
+    )
     note(INTERVALS)
     stored = f"is stored in {found.model}" if found.stored else "is not stored"
     rule = " by the smoothed rule for few samples" if f.n_calibration < FEW_SAMPLES else ""

@@ -79,12 +79,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     return made
 
 
+def nats(value: float | None) -> str:
+    """Return a log-likelihood as text; None is infinite."""
+    return "infinite" if value is None else f"{value:.3f}"
+
+
 def with_interval(value: float | None, bounds: Sequence[float | None], *, share: bool) -> str:
-    """Return a figure with its interval, in per cent if it is a share; None is infinite."""
-    if share:
-        low, high = (100 * (bound or 0) for bound in bounds)
-        return f"{percent(value)} ({low:.1f} to {high:.1f})"
-    return "{} ({} to {})".format(*("infinite" if one is None else f"{one:.3f}" for one in (value, *bounds)))
+    """Return a figure with its interval, in per cent if it is a share."""
+    if not share:
+        return "{} ({} to {})".format(*map(nats, (value, *bounds)))
+    return "{} ({} to {})".format(percent(value), *(percent(bound).removesuffix(" %") for bound in bounds))
 
 
 def figures_table(**sides: Figures) -> Table:

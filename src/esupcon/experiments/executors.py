@@ -34,7 +34,7 @@ class Task(Record):
 
 
 class Event(Record):
-    """What became of a task; every task gives one event.
+    """How a task ended. Every task has one event.
 
     `running_elsewhere`: another command computes it. `permanent`: another attempt would fail, too. `disk_full`: so
     would every other run.

@@ -105,7 +105,7 @@ def _data_name(row: Row) -> str:
 
 
 class GridState:
-    """Where a grid stands, and the steps that change it. Every key is in exactly one of the collections."""
+    """The progress of a grid. Every key is in exactly one of the collections."""
 
     def __init__(
         self, plans: Sequence[Plan], store: Store, executor: LocalExecutor, log: Log, options: dict[str, Any]
@@ -162,7 +162,7 @@ class GridState:
             return None
 
     def report_changed_data(self, earlier: Iterable[Row]) -> None:
-        """Tell that runs are computed again if the same runs are stored with other content of the data."""
+        """Print how many runs are computed again because the content of their data has changed."""
         stored = {_key_without_content(row) for row in earlier if row.spec.content and self.store.is_done(row.key)}
         pending = [self.rows[key] for key in self.pending]
         changed = Counter(row.dataset for row in pending if _key_without_content(row) in stored)

@@ -311,7 +311,7 @@ def make_plan(
     """
     about, sources, overrides = read_toml(Table, table), sources or {}, overrides or {}
     if profile is None:
-        profile = Profile(name="recipe", title="Recommended settings", seeds=1) if about.recipe else "cpu"
+        profile = Profile.model_validate({"name": "recipe", "title": "Recommended settings"}) if about.recipe else "cpu"
     scale = read_toml(Profile, profile) if isinstance(profile, str) else profile
     what = f"table {about.name}, profile {scale.name}"
     plugins = tuple(_read_plugin(about, Path(table).parent, name) for name in about.modules)

@@ -28,15 +28,10 @@ MATRIX_CLASSES, WORST_CLASSES = 30, 20  # with more than 30 classes, a confusion
 NUMBERED_CLASSES = 12  # up to here its squares are large enough for numbers
 CURVE_POINTS = 200
 
-# Middle tones, visible on white and on near-black. Dashes differ too, so colour never decides alone.
-_COLOURS = {
-    **{"ce": "#7b8594", "supcon_ce": "#dd8438", "supcon_ce_n": "#b99a1e", "supcon_tt": "#2f9c77"},
-    **{"spce": "#9a6bc4", "spce_m": "#d0608a", "esupcon": "#2f7fd6"},
-}
-_OTHER_COLOURS = ("#4aa3bf", "#8d7b5f", "#c65b4a", "#6f8f3a", "#5f6fbf")
-_CLASS_COLOURS = (
-    *("#2f7fd6", "#dd8438", "#2f9c77", "#c65b4a", "#9a6bc4"),
-    *("#8d7b5f", "#d0608a", "#7b8594", "#a3a12e", "#4aa3bf"),
+# Of methods and of classes: middle tones, visible on white and on near-black. Dashes differ too.
+_COLOURS = (
+    *("#7b8594", "#dd8438", "#2f9c77", "#2f7fd6", "#9a6bc4"),
+    *("#c65b4a", "#8d7b5f", "#d0608a", "#a3a12e", "#4aa3bf"),
 )
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
@@ -90,9 +85,8 @@ def sections(columns: Sequence[DrawnColumn], methods: Sequence[str]) -> list[Sec
 
 def styles(methods: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the colour and the dash of each method, the same in all figures."""
-    others = itertools.cycle(_OTHER_COLOURS)
-    dashed = zip(methods, itertools.cycle(_DASHES), strict=False)
-    return {method: {"color": _COLOURS.get(method) or next(others), "dash": dash} for method, dash in dashed}
+    looks = zip(methods, itertools.cycle(_COLOURS), itertools.cycle(_DASHES), strict=False)
+    return {method: {"color": colour, "dash": dash} for method, colour, dash in looks}
 
 
 def _cards(figures: Mapping[str, Figure]) -> list[Card]:
@@ -207,7 +201,7 @@ def _map(given: Embedding, classes: Sequence[str]) -> Figure:
     prototypes = given.prototypes[kinds] if len(given.prototypes) else given.prototypes
     plane = tsne(np.concatenate([given.z[rows], prototypes]))
     traces, labels = [], []
-    for k, colour in zip(kinds.tolist(), _CLASS_COLOURS, strict=False):
+    for k, colour in zip(kinds.tolist(), _COLOURS, strict=False):
         own, name = plane[: len(rows)][drawn == k], html_text(classes[k])
         traces.append(points(own, name, "%{text}", size=6, opacity=0.65, color=colour))
         x, y = _rounded(np.median(own, axis=0), 3)
@@ -215,7 +209,7 @@ def _map(given: Embedding, classes: Sequence[str]) -> Figure:
         text = {"text": html_text(classes[k], 12), "bordercolor": colour, "font": {"size": 11}}
         labels.append({**frame, **text, "x": x, "y": y})
     if len(prototypes):
-        names, colours = [html_text(classes[k]) for k in kinds], _CLASS_COLOURS[: len(kinds)]
+        names, colours = [html_text(classes[k]) for k in kinds], _COLOURS[: len(kinds)]
         star = {"symbol": "star", "size": 13, "color": colours, "line": {"width": 1.5, "color": "ink"}}
         traces.append(points(plane[len(rows) :], names, "prototype of %{text}", **star))
     bare = {"showticklabels": False, "zeroline": False, "showgrid": False}

@@ -59,7 +59,7 @@
       if (trace.colorbar) Object.assign(trace.colorbar, { tickfont: { color: colour("--soft"), size: 10 } });
     const layout = layoutOf(figure);
     // The width of the paper is not known before the page is laid out for print.
-    if (printing) Object.assign(layout, { autosize: false, width: isAlone(plot) ? 660 : 320 });
+    if (printing) Object.assign(layout, { autosize: false, width: figure.width || isAlone(plot) ? 660 : 320 });
     plot.dataset.drawn = "1";
     return Plotly.react(plot, traces, layout, {
       responsive: true, displaylogo: false, displayModeBar: toolbar, showSendToCloud: false, plotlyServerURL: "",
@@ -85,6 +85,8 @@
     const option = options[index];
     box.replaceChildren();
     box.classList.toggle("few", option.cards.length < 3);
+    const widest = Math.max(...option.cards.map((card) => card.figure.width || 0));
+    box.style.gridTemplateColumns = widest ? "repeat(auto-fit, minmax(min(100%, " + widest + "px), 1fr))" : "";
     for (const card of option.cards) {
       const figure = document.createElement("figure");
       const caption = document.createElement("figcaption");
