@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
 
 from esupcon.classifier.classifier import Classifier, unit
@@ -76,10 +76,11 @@ def knn_accuracy(z: Floats, labels: Labels, gallery: Floats, gallery_labels: Lab
     Of classes with equally many votes the one with the larger cosines (1 - distance² / 2) wins.
     """
     k = min(k, len(gallery))
-    neighbours = KNeighborsClassifier(
-        k, algorithm="brute", weights=lambda distance: 1 + (1 - distance**2 / 2) / (2 * k)
-    )
-    return float(neighbours.fit(gallery, gallery_labels).score(z, labels))
+    distance, nearest = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(gallery).kneighbors(z)
+    voted, weight = gallery_labels[nearest], 1 + (1 - distance**2 / 2) / (2 * k)
+    votes = ((voted[:, :, None] == voted[:, None, :]) * weight[:, None, :]).sum(axis=2)  # for the label of each one
+    winner = np.take_along_axis(voted, votes.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return float((winner == labels).mean())
 
 
 def retrieval(z: Floats, labels: Labels) -> dict[str, float]:
