@@ -14,6 +14,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from esupcon.data.scenarios import label_noise
 from esupcon.doctor import check_after
 from esupcon.probability import Predictions
 
@@ -29,15 +30,8 @@ def out_of_fold(noise_rate: float, kind: str = "symmetric") -> tuple[np.ndarray,
     return cross_val_predict(model, x / 16, labels, cv=folds, method="predict_proba"), labels, labels != y
 
 
-def noisy(y: np.ndarray, rate: float, kind: str = "symmetric", seed: int = 0) -> np.ndarray:
-    if rate == 0:
-        return y
-    rng = np.random.default_rng(seed)
-    wrong, n_classes = rng.choice(len(y), round(rate * len(y)), replace=False), y.max() + 1
-    shift = 1 if kind == "pair" else rng.integers(1, n_classes, len(wrong))
-    y = y.copy()
-    y[wrong] = (y[wrong] + shift) % n_classes
-    return y
+def noisy(y: np.ndarray, rate: float, kind: Any = "symmetric", seed: int = 0) -> np.ndarray:
+    return label_noise(y, rate, np.random.default_rng(seed), kind)
 
 
 @pytest.mark.parametrize(("rate", "kind"), [(0.1, "symmetric"), (0.4, "symmetric"), (0.1, "pair")])
