@@ -184,7 +184,7 @@ def test_image_size_is_chosen_with_a_message(tmp_path, sizes, side):
         ({"": 1}, {}, "it holds 1 image and no such folder"),
         ({"pets/cat": 3, "pets/dog": 3}, {}, "Pass .*set/pets"),
         ({"a": 1, "b": 1}, {}, "no image is left to test on"),
-        ({"train/a": 3, "train/b": 3, "test/a": 2, "test/c": 1}, {}, "the class 'c' of .* has no training images"),
+        ({"train/a": 3, "train/b": 3, "test/a": 2, "test/c": 1}, {}, "'c' is only on test images; add training images"),
         ({"a": 2}, {"seed": 1}, "seed: Extra inputs are not permitted"),
         ({"a": 2}, {"layout": "NHWC"}, "layout=NHWC does not apply to .*: it is for npz. Omit it."),
     ],

@@ -8,13 +8,11 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from esupcon._console import Log, count
 from esupcon._io import OWNED
 from esupcon.data import DataOptions
 from esupcon.data.decode import SUFFIXES, Skipped
-from esupcon.data.sources import TEST_NAMES, TRAIN_NAMES, ImageFiles, Source, in_class_order
+from esupcon.data.sources import TEST_NAMES, TRAIN_NAMES, Source, in_class_order, labelled_files
 
 _SYSTEM_FOLDERS = ("__MACOSX", "__pycache__", "lost+found", "$RECYCLE.BIN")
 
@@ -28,20 +26,17 @@ def read_folder(root: Path, options: DataOptions, log: Log) -> Source:
     train, test = _find_parts(root, log)
     skipped: list[Skipped] = []
     files = _files_by_class(train, skipped, log)
-    classes = in_class_order(set(files))
-    if not classes:
+    if not files:
         held = f"it holds {count(len(_images_directly_in(train)), 'image')} and no such folder"
         remedy = "Sort the images, or pass a CSV of path,label"
         raise ValueError(f"{train} must hold a folder for each class, as {train}/<class>/*.jpg; {held}. {remedy}.")
-    if len(classes) == 1 and _subfolders(train / classes[0]):
-        raise ValueError(f"{train} holds one folder, {classes[0]!r}, and folders in it. Pass {train / classes[0]}.")
-    parts = [files] if test is None else [files, _files_by_class(test, skipped, log)]
-    if unknown := sorted(set(parts[-1]) - set(classes)):
-        raise ValueError(f"the class {unknown[0]!r} of {test} has no training images. Add some, or remove the folder.")
-    listed = [(path, k) for part in parts for k, name in enumerate(classes) for path in part.get(name, [])]
-    n_train = None if test is None else sum(map(len, files.values()))
-    labels = np.array([k for _, k in listed], np.int64)
-    return Source(ImageFiles([path for path, _ in listed]), labels, classes, n_train, skipped)
+    if len(files) == 1 and _subfolders(only := train / next(iter(files))):
+        raise ValueError(f"{train} holds one folder, {only.name!r}, and folders in it. Pass {only}.")
+    parts = [files, {} if test is None else _files_by_class(test, skipped, log)]
+    train_files, test_files = (
+        [(path, name) for name in in_class_order(set(part)) for path in part[name]] for part in parts
+    )
+    return labelled_files(train_files, test_files, root, skipped)
 
 
 def image_files_below(folder: Path, skipped: list[Skipped]) -> list[str]:

@@ -160,6 +160,16 @@ def _checked_labels(labels: NDArray[Any], source: object) -> NDArray[Any]:
     return whole
 
 
+def labelled_files(
+    train: Sequence[tuple[str, str]], test: Sequence[tuple[str, str]], source: object, skipped: list[Skipped]
+) -> Source:
+    """Return files, each a path and a label, as a source; without test files it has no test part."""
+    y_train, y_test = (np.array([label for _, label in part], str) for part in (train, test))
+    labels, classes = encode_labels(y_train, y_test if test else None, None, source)
+    images = ImageFiles([path for path, _ in (*train, *test)])
+    return Source(images, labels, classes, len(train) if test else None, skipped)
+
+
 # --- .csv ------------------------------------------------------------------------------------------------------------
 
 _PATH_HEADINGS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path", "img")
@@ -170,56 +180,46 @@ _PARTS = dict.fromkeys(TRAIN_NAMES, "train") | {name: "val" if name[:3] == "val"
 
 def read_csv(file: Path, options: DataOptions, log: Log) -> Source:
     """Read a table with columns of path, relative to the file's folder, label and maybe split (train, test or val)."""
-    (_, header), *rows = _csv_rows(file)
-    head = [cell.strip().casefold() for cell in header]
-
-    def find_column(wanted: str | None, usual: tuple[str, ...]) -> int | None:
-        names = usual if wanted is None else (wanted.casefold(),)
-        return next((head.index(name) for name in names if name in head), None)
-
-    path_at = find_column(options.image_column, _PATH_HEADINGS)
-    label_at = find_column(options.label_column, _LABEL_HEADINGS)
-    split_at = find_column(None, _SPLIT_HEADINGS)
-    if path_at is None or label_at is None:
-        columns = f"{file} has the columns {', '.join(map(repr, header))}: which are path and label?"
-        raise ValueError(f"{columns} Name them in its first line, or pass image_column and label_column.")
-    skipped: list[Skipped] = []
-    found: dict[str, list[tuple[str, str]]] = {"train": [], "test": [], "val": []}  # path and label
-    for number, row in rows:
-        where = f"{file}, line {number}"
-        cells = [cell.strip() for cell in row] + [""] * len(head)
-        path, label = cells[path_at], cells[label_at]
-        if not path or not label:
-            skipped.append((where, "no label" if path else "no path"))
-            continue
-        word = "train" if split_at is None else cells[split_at].casefold()
-        if word not in _PARTS:
-            raise ValueError(f"{where}: the split is {word!r}; expected train, test or val.")
-        found[_PARTS[word]].append((str(file.parent / path), label))
-    if not found["train"]:
-        raise ValueError(f"{file} names no training images. Expected lines of path,label.")
-    if found["test"] and found["val"]:
-        log(f"skipped {count(len(found['val']), 'validation image')} of {file}: train and test are used")
-    parts = [part for part in (found["train"], found["test"] or found["val"]) if part]
-    y_train, *y_test = (np.array([label for _, label in part], str) for part in parts)
-    labels, classes = encode_labels(y_train, y_test[0] if y_test else None, None, file)
-    images = ImageFiles([path for part in parts for path, _ in part])
-    return Source(images, labels, classes, len(y_train) if y_test else None, skipped)
-
-
-def _csv_rows(file: Path) -> list[tuple[int, list[str]]]:
-    """Return (line number, cells) of every line that is not empty."""
     check_memory(64 * file.stat().st_size, f"the table {file}")  # a line of four characters takes about 250 bytes
     try:
         text = file.read_text(encoding="utf-8-sig")
         delimiter = max(",;\t", key=text.partition("\n")[0].count)
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        rows = [(reader.line_num, row) for row in reader if row]
+        reader = csv.DictReader(io.StringIO(text, newline=""), restval="", delimiter=delimiter, strict=True)
+        header = reader.fieldnames or ()
+        rows = [(reader.line_num, row) for row in reader]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} must be a table of values in UTF-8 text; {error}. Save it as CSV UTF-8.") from None
-    if not rows or len(rows[0][1]) < 2:
+    if len(header) < 2:
         raise ValueError(f"{file} has fewer than two columns. Expected lines of path,label.")
-    return rows
+    columns = {name.strip().casefold(): name for name in header}
+
+    def find_column(wanted: str | None, usual: tuple[str, ...]) -> str | None:
+        names = usual if wanted is None else (wanted.casefold(),)
+        return next((columns[name] for name in names if name in columns), None)
+
+    path_column = find_column(options.image_column, _PATH_HEADINGS)
+    label_column = find_column(options.label_column, _LABEL_HEADINGS)
+    split_column = find_column(None, _SPLIT_HEADINGS)
+    if path_column is None or label_column is None:
+        found = f"{file} has the columns {', '.join(map(repr, header))}: which are path and label?"
+        raise ValueError(f"{found} Name them in its first line, or pass image_column and label_column.")
+    skipped: list[Skipped] = []
+    parts: dict[str, list[tuple[str, str]]] = {"train": [], "test": [], "val": []}  # path and label
+    for number, row in rows:
+        where = f"{file}, line {number}"
+        path, label = row[path_column].strip(), row[label_column].strip()
+        if not path or not label:
+            skipped.append((where, "no label" if path else "no path"))
+            continue
+        word = "train" if split_column is None else row[split_column].strip().casefold()
+        if word not in _PARTS:
+            raise ValueError(f"{where}: the split is {word!r}; expected train, test or val.")
+        parts[_PARTS[word]].append((str(file.parent / path), label))
+    if not parts["train"]:
+        raise ValueError(f"{file} names no training images. Expected lines of path,label.")
+    if parts["test"] and parts["val"]:
+        log(f"skipped {count(len(parts['val']), 'validation image')} of {file}: train and test are used")
+    return labelled_files(parts["train"], parts["test"] or parts["val"], file, skipped)
 
 
 # --- .npz ------------------------------------------------------------------------------------------------------------
