@@ -78,6 +78,29 @@ def test_clear_removes_what_the_manifest_lists_and_nothing_else(tmp_path: Path) 
     assert left == sorted([*foreign, _io.OWNED])
 
 
+@pytest.mark.parametrize("greedy", ["*", "**/*", "runs", "photos/*.jpg"])
+def test_clear_removes_nothing_for_a_manifest_that_lists_more(tmp_path: Path, greedy: str) -> None:
+    """It may come with the folder of a stranger, or be that of a store of runs."""
+    run = tmp_path / "run"
+    for name in ("thesis.tex", ".thesis.tex.0123abcd", "photos/a.jpg", "runs/0123/result.json"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("mine")
+    _io.write_sealed_json(run / _io.OWNED, {"files": [greedy]})
+    folder = _io.OwnedFolder(run, OURS)
+    folder.claim()
+    folder.clear()
+    assert sum(path.is_file() and path.read_text() == "mine" for path in run.rglob("*")) == 4
+
+
+def test_link_in_place_of_a_folder_of_ours_is_refused(tmp_path: Path) -> None:
+    folder = _io.OwnedFolder(tmp_path / "run", OURS)
+    folder.claim()
+    (tmp_path / "elsewhere").mkdir()
+    (folder.path / "model").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"files or links .* did not write: model\."):
+        folder.claim()
+
+
 @pytest.mark.parametrize("names", [["../x"], ["/etc/passwd"], [1], "run.json", [""]])
 def test_forged_manifest_removes_nothing(tmp_path: Path, names: object) -> None:
     (tmp_path / "x").write_text("kept")

@@ -11,10 +11,10 @@ import shutil
 import struct
 import uuid
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from esupcon._console import printable
 
@@ -58,12 +58,22 @@ def write_json(path: PathLike, value: Any) -> Path:
 
 
 def append_line(path: PathLike, record: dict[str, Any]) -> None:
-    """Append one JSON line; refuse a symbolic link, which would lead to a file that is not ours."""
-    if Path(path).is_symlink():
-        raise ValueError(f"{path} is a symbolic link; expected a file of this run. Remove the link.")
+    """Append one JSON line."""
+    with open_to_append(path) as file:
+        file.write(json.dumps(record, sort_keys=True) + "\n")
+
+
+def open_to_append(path: PathLike) -> TextIO:
+    """Open a file to append text; refuse a symbolic link, which would lead to a file that is not ours."""
+    refuse_link(path)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # also if the link appears now
-    with os.fdopen(os.open(path, flags, 0o666), "ab") as file:
-        file.write((json.dumps(record, sort_keys=True) + "\n").encode())
+    return os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8", newline="\n")
+
+
+def refuse_link(path: PathLike) -> None:
+    """Raise a ValueError if a path of ours is a symbolic link."""
+    if Path(path).is_symlink():
+        raise ValueError(f"{path} is a symbolic link; expected a file or folder of this run. Remove the link.")
 
 
 # --- JSON, and the one seal ------------------------------------------------------------------------------------------
@@ -150,22 +160,26 @@ class OwnedFolder:
         known = self._listed() if self.is_ours else ()
         found = ((name, path) for name in self.names for path in self.path.glob(name))
         foreign = {printable(p.relative_to(self.path)) for name, p in found if name not in known or p.is_symlink()}
-        if (self.path / OWNED).is_symlink():
-            foreign.add(OWNED)
+        inside = {OWNED, *(str(folder) for name in self.names for folder in Path(name).parents[:-1])}
+        foreign |= {name for name in inside if (self.path / name).is_symlink()}
         if foreign:
             names = ", ".join(sorted(foreign)[:5]) + f" and {len(foreign) - 5} more" * (len(foreign) > 5)
             remedy = "They would be replaced. Choose another folder, or move them"
             raise ValueError(f"{self.path} holds files or links that esupcon did not write: {names}. {remedy}.")
         if not set(self.names) <= set(known):
             write_sealed_json(self.path / OWNED, {"files": sorted({*known, *self.names})})
-        self._remove_temporary()
+        self._remove_temporary(self.names)
 
     def clear(self) -> None:
-        """Remove what the manifest lists, and unfinished temporary files of ours. The manifest stays."""
+        """Remove those of `names` that the manifest lists, and what is unfinished of them. The manifest stays.
+
+        Whatever else it lists stays, too: it may come from a stranger, or from another kind of folder.
+        """
         if self.is_ours:
-            for path in [path for name in self._listed() for path in self.path.glob(name)]:
+            names = set(self._listed()).intersection(self.names)
+            for path in [path for name in names for path in self.path.glob(name)]:
                 _remove(path)
-            self._remove_temporary()
+            self._remove_temporary(names)
 
     def _listed(self) -> tuple[str, ...]:
         names = read_sealed_json(self.path / OWNED).get("files")
@@ -173,9 +187,8 @@ class OwnedFolder:
             raise ValueError(f"{self.path / OWNED} does not list file names of this folder. Choose another folder.")
         return tuple(names)
 
-    def _remove_temporary(self) -> None:
+    def _remove_temporary(self, names: Collection[str]) -> None:
         """Remove what a killed process was writing beside its final place."""
-        names = self._listed()
         for folder in {(self.path / name).parent for name in names}:
             for path in folder.glob(".*"):
                 match = _TEMPORARY.fullmatch(path.name)

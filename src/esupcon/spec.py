@@ -29,7 +29,9 @@ class TrainSpec(BaseModel):
     epochs: int = Field(100, ge=1, description="Passes over the training data.")
     steps: int | None = Field(None, ge=1, description="Optimiser steps of the main stage, instead of epochs.")
     batch_size: int = Field(256, ge=2, description="Images per step, each in two views.")
-    micro_batch: int | None = Field(None, ge=1, description="Images encoded at once; the losses see the whole batch.")
+    micro_batch: int | None = Field(
+        None, ge=1, lt=2**31, description="Images encoded at once; the losses see the whole batch."
+    )
     lr: float | None = Field(None, gt=0, description="Learning rate (default: by method and batch size).")
     encoder_lr: float = Field(1.0, gt=0, description="Rate of the encoder relative to the other parts.")
     optimizer: Literal["sgd", "adamw", "muon"] = Field(
@@ -90,7 +92,7 @@ class TrainSpec(BaseModel):
     compile: bool = Field(False, description="Compile the network with torch.compile.")
     class_weight: Literal["balanced"] | None = Field(None, description="balanced: draw every class equally often.")
     patience: int | None = Field(None, ge=1, description="Stop after this many epochs without improvement.")
-    seed: int = Field(0, ge=0, description="Random seed.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Random seed.")
 
     @field_validator("method")
     @classmethod

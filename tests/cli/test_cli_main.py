@@ -54,6 +54,17 @@ def test_an_import_brings_nothing_heavy(code: str) -> None:
     assert done.stdout.splitlines()[-1] == ""
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_as_good_as_none(closed: str, tmp_path: Path) -> None:
+    """Python has no object for it, and the next file that is opened would take its number."""
+    for words, code in (("methods", 0), ("predict absent x --format xml", 2)):
+        command = f"exec {sys.executable} -P -m esupcon {words} {closed}"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+        assert ("esupcon: --format" in done.stderr) == (code == 2 and "2>" not in closed)
+        assert "To use one" not in done.stdout, "messages do not go where results go"
+
+
 def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "esupcon", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"esupcon {__version__}\n"

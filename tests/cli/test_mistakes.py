@@ -39,7 +39,8 @@ COMMANDS = {
     "train photos more --out o": "Got unexpected extra argument(s) (more). See esupcon train --help.",
     # train: where
     "train photos --devices 2": "--out DIR is needed if several processes train together.",
-    "train photos --minutes 0": "--minutes must be above 0; got 0.",
+    "train photos --minutes 0": "--minutes must be above 0 and finite; got 0.",
+    "train photos --minutes nan": "--minutes must be above 0 and finite; got nan.",
     "train photos --minutes 1 --epochs 3": "--minutes chooses the epochs. Omit --epochs and --steps.",
     "train photos --no-epochs": "No such option: --no-epochs",
     "train nowhere/photos": NO_SOURCE,
@@ -68,6 +69,12 @@ COMMANDS = {
     "train photos --out o --precision 16": "--precision must be 'auto', '32', 'bf16' or '64'; got '16'",
     "train photos --out o --class-weight equal": "--class-weight must be 'balanced'; got 'equal'",
     "train photos --out o --seed -1": "--seed must be at least 0; got -1",
+    "train photos --out o --seed 10000000000000000000": "--seed must be below 9223372036854775808; got 1000",
+    "train photos --out o --micro-batch 10000000000": "--micro-batch must be below 2147483648; got 1000",
+    "train photos --out o --label-noise 2": "--label-noise must be 'auto' or below 1; got '2'",
+    "train photos --out o --priors half": (
+        "--priors must be 'training' or 'balanced' or NAME=SHARE,NAME=SHARE,...; got 'half'"
+    ),
     "train photos --out o --patience 0": "--patience must be at least 1; got 0",
     "train photos --out o --checkpoint-seconds -1": "--checkpoint-seconds must be at least 0",
     # train: reading, and harder settings

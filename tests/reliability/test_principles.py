@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checks import MEGABYTE, TRAIN, assert_one_clear_line, contents
+from checks import MEGABYTE, TRAIN, assert_one_clear_line, contents, small_grid
 from warm import Warm
 
 from esupcon._io import file_digest, read_sealed_json, write_sealed_json
 from esupcon.data import source_digest
+from esupcon.experiments.store import Store, export_study
 from esupcon.spec import TrainSpec
 from esupcon.training import TrainData, fit
 from tiny_images import write_folder
@@ -145,6 +146,7 @@ OTHERS = {
     "a link as manifest": (linked(".esupcon.json"), TRAINED, 2),
     "a file beside the weights": (foreign("model/notes.txt"), ("calibrate", "{out}", "{corners}", "--on", "all"), 2),
     "a folder of runs": (foreign("runs/notes.txt"), GRID, 2),
+    "a report beside the runs of a demo": (foreign("report.html"), ("demo", "--out", "{out}"), 2),
     "a link as exported graph": (linked("m.pt2"), ("export", "{run}", "--out", "{out}/m.pt2", "--format", "torch"), 0),
 }
 
@@ -163,6 +165,85 @@ def test_only_files_of_ours_are_replaced(warm: Warm, run: Path, corners: Path, t
         assert_one_clear_line(ended, out, names[0].relative_to(out).parts[0])
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert all(path.read_bytes() == b"mine" for path in names if path.name != "m.pt2")
+
+
+def stored_key(store: Path) -> str:
+    return next(path.name for path in (store / "runs").iterdir())
+
+
+def begin_again(store: Path) -> Path:
+    """Remove the result of the one run of a store, and return the folder where it is computed."""
+    key = stored_key(store)
+    shutil.rmtree(store / "runs" / key)
+    return store / "work" / key
+
+
+def link_model(root: Path) -> None:
+    shutil.rmtree(root / "run" / "model")
+    (root / "run" / "model").symlink_to(root / "theirs" / "model")
+
+
+def link_work(root: Path) -> None:
+    begin_again(root / "store").symlink_to(root / "theirs")
+
+
+def link_log(root: Path) -> None:
+    work = begin_again(root / "store")
+    work.mkdir()
+    (work / "log.txt").symlink_to(root / "theirs" / "result.json")
+
+
+# What leads to the folder `theirs`, a finished run, and the command that would write there.
+LINKED = {
+    "train": (link_model, ("train", "{corners}", "--out", "{root}/run", *TRAIN, "--overwrite", "--seed", "1"), "model"),
+    "calibrate": (link_model, ("calibrate", "{root}/run", "{corners}", "--on", "all"), "model"),
+    "reproduce": (link_work, "grid", "work"),
+    "the log of a worker": (link_log, "grid", "log.txt"),
+}
+
+
+@cases(LINKED)
+def test_no_link_is_followed_for_writing(warm: Warm, run: Path, corners: Path, tmp_path: Path, case: Any) -> None:
+    link, words, named = case
+    shutil.copytree(run, tmp_path / "theirs")
+    if words == "grid":
+        words, _ = small_grid(tmp_path, corners, seeds=1, epochs=1)
+        words = [*words, str(tmp_path / "store"), "--workers", "1", "--method", "ce"]
+        assert warm.esupcon(*words).code == 0
+    link(tmp_path)
+    before = contents(tmp_path / "theirs")
+    ended = warm.esupcon(*(word.format(corners=corners, root=tmp_path) for word in words))
+    assert ended.code == 2, ended.err
+    assert "Traceback" not in ended.err and named in ended.err and "link" in ended.err
+    assert contents(tmp_path / "theirs") == before
+
+
+def test_overwriting_a_run_keeps_the_runs_of_a_store(
+    warm: Warm, corners: Path, digits_store: Path, tmp_path: Path
+) -> None:
+    store = Path(shutil.copytree(digits_store, tmp_path / "store"))
+    before = contents(store / "runs")
+    ended = warm.esupcon("train", corners, "--out", store, *TRAIN, "--overwrite")
+    assert ended.code == 0, ended.err
+    assert contents(store / "runs") == before
+
+
+@pytest.mark.parametrize("name", ["notes.jsonl", "notes.md", "study.jsonl"])
+def test_a_study_replaces_nothing_that_it_did_not_read(
+    warm: Warm, digits_store: Path, tmp_path: Path, name: str
+) -> None:
+    """Neither a file of somebody else, nor a study of which a line is damaged; and nothing is trained before."""
+    store, study = Path(shutil.copytree(digits_store, tmp_path / "store")), tmp_path / name
+    study.write_text('{"my": "notes"}\n')
+    if name == "study.jsonl":
+        export_study(Store(store), study)
+        study.write_text(study.read_text()[:-20] + "\n")
+    before = study.read_text()
+    shutil.rmtree(store / "runs" / stored_key(store))
+    words = ("reproduce", "full", "--profile", "smoke", "--method", "ce,supcon_tt,esupcon", "--seeds", "1")
+    assert_one_clear_line(warm.esupcon(*words, "--store", store, "--study", study), name)
+    assert study.read_text() == before
+    assert not list((store / "work").iterdir())
 
 
 # --- 3. A key covers everything that decides the result --------------------------------------------------------------

@@ -29,7 +29,16 @@ from torch.overrides import TorchFunctionMode
 
 import esupcon
 from esupcon._console import markdown_text, printable
-from esupcon._io import OWNED, OwnedFolder, check_memory, first_error, read_sealed_json, write_bytes, write_sealed_json
+from esupcon._io import (
+    OWNED,
+    OwnedFolder,
+    check_memory,
+    first_error,
+    read_sealed_json,
+    refuse_link,
+    write_bytes,
+    write_sealed_json,
+)
 from esupcon.classifier import MODEL_FOLDER
 from esupcon.classifier.classifier import Classifier, Examples
 from esupcon.classifier.preprocessing import ImagePreprocessing, TablePreprocessing, Text
@@ -292,8 +301,10 @@ def load_classifier(path: str | os.PathLike[str], *, encoder: nn.Module | None =
 def model_folder(path: str | os.PathLike[str]) -> Path:
     """Return the folder where a model is, or after a killed replacement should be: `path`, or the model of that run."""
     folder, inner = Path(path), Path(path) / MODEL_FOLDER
-    is_run = not (_surviving(folder) / CONFIG).is_file() and (_surviving(inner) / CONFIG).is_file()
-    return inner if is_run else folder
+    if (_surviving(folder) / CONFIG).is_file() or not (_surviving(inner) / CONFIG).is_file():
+        return folder
+    refuse_link(inner)  # a run from elsewhere must not make us write to another model
+    return inner
 
 
 def _surviving(folder: Path) -> Path:

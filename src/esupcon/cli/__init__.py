@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,7 @@ _PLAIN_WORDS = {
     "Invalid value for '(.+?)': ": r"\1 ",
     "Input should be a valid integer.*": "must be a whole number",
     "Input should be a valid number.*": "must be a number",
+    "Input should be a valid dictionary": "must be NAME=SHARE,NAME=SHARE,...",
     "Input should be": "must be",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
@@ -106,6 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code (`stopping.EXIT_CODES`)."""
     # Every Python process that we or our libraries start must not import from the current folder, which may hold data.
     os.environ["PYTHONSAFEPATH"] = "1"
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the caller has closed it; a file that is opened next must not take its place
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
     given = sys.argv[1:] if argv is None else argv
     arguments = ["--unknown=unknown" if word == "--unknown" else word for word in given]  # typer needs a value
     session: dict[str, Any] = {}
@@ -147,7 +152,7 @@ def one_line(error: Exception) -> str | None:
             "there is not enough memory. Pass a smaller --batch-size, or --micro-batch to keep the batch of the loss."
         )
     if isinstance(error, ValidationError):
-        return "; ".join(_of_field(entry) for entry in error.errors())
+        return "; ".join(_of_option(name, list(entries)) for name, entries in groupby(error.errors(), _option))
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename2 or error.filename}: " if error.filename is not None else ""
         match error.errno:
@@ -160,10 +165,15 @@ def one_line(error: Exception) -> str | None:
     return printable(error) if isinstance(error, ValueError | OSError | ModuleNotFoundError) else None
 
 
-def _of_field(entry: Any) -> str:
-    name = next((part for part in reversed(entry["loc"]) if isinstance(part, str)), "")
-    message = _plain(entry["msg"]).removeprefix(f"{name} ")
-    got = "" if "got " in message else f"; got {entry['input']!r}"
+def _option(entry: Any) -> str:
+    """Return the field of an error; pydantic adds the names of the types that it tried."""
+    return next((part for part in reversed(entry["loc"]) if isinstance(part, str) and part.isidentifier()), "")
+
+
+def _of_option(name: str, entries: Sequence[Any]) -> str:
+    message, *others = (_plain(entry["msg"]).removeprefix(f"{name} ") for entry in entries)
+    message = " or ".join([message, *(other.removeprefix("must be ") for other in others)])
+    got = "" if "got " in message else f"; got {entries[0]['input']!r}"
     return f"--{name.replace('_', '-')}{' ' if message.startswith('must') else ': '}{message}{got}"
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from esupcon._console import count, duration, progress_bar
-from esupcon._io import write_bytes
+from esupcon._io import OwnedFolder, write_bytes
 from esupcon.cli import options
 from esupcon.cli.options import argument, option
 from esupcon.cli.output import answer, answer_json, complain, log, note, table
@@ -24,6 +24,7 @@ from esupcon.experiments.grid import GridState, resolve, run_grid
 from esupcon.experiments.grid import status as store_status
 from esupcon.experiments.plan import Plan, make_plan, read_override, read_seeds, shipped
 from esupcon.experiments.store import Store, export_study, import_study
+from esupcon.training.result import REPORT_FILE
 
 _MAX_ROWS = 40
 _DEMO = ("demo", "smoke")  # table and profile
@@ -74,8 +75,8 @@ def reproduce(
         "sources": dict(map(_source, sources or ())),
     }
     plans = [make_plan(name, profile, **chosen, allow_code=allow_code, dry_run=dry_run) for name in tables]
-    if study is not None and study.exists():
-        note(f"{count(import_study(study, Store(store)), 'run')} taken from {study}.")
+    if study is not None and (n_taken := import_study(study, Store(store))):
+        note(f"{count(n_taken, 'run')} taken from {study}.")
     if dry_run:
         _list(resolve(plans, data_dir, download=False), Store(store), as_json)
         return
@@ -258,10 +259,12 @@ def demo(
         f"{first.n_train} handwritten digits, {100 * (first.noise_rate or 0):.0f} % of their labels wrong; "
         f"{len(methods)} methods x {len(plan.rows) // len(methods)} seeds, equal settings except the method."
     )
+    store.create()
+    OwnedFolder(out, [REPORT_FILE]).claim()
     state = _run([plan], store, LocalExecutor(), keep_models=True)
     if state.failed:
         raise ValueError(f"{len(state.failed)} of the runs failed: {next(iter(state.failed.values()))}")
-    written = build(out, out / "report.html", command=_command())
+    written = build(out, out / REPORT_FILE, command=_command())
     _show(state, store, as_json, report=str(written))
     if as_json:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -102,8 +103,8 @@ def train(
         {"source": data, "data": reading, "train": settings, "validation_fraction": 0.1, "cross_fit": cross_fit}
         | {**harder, **other}
     )
-    if minutes is not None and minutes <= 0:
-        raise ValueError(f"--minutes must be above 0; got {minutes:g}.")
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ValueError(f"--minutes must be above 0 and finite; got {minutes:g}.")
     if minutes is not None and {"epochs", "steps"} & settings.keys():
         raise ValueError("--minutes chooses the epochs. Omit --epochs and --steps.")
     folder, earlier = _new_folder(data, run.train.method) if out is None else (out, None)

@@ -30,7 +30,7 @@ class DataOptions(BaseModel):
         None, description="Side, or height and width, that images are resized to (default: chosen from the images)."
     )
     channels: Literal[1, 3] | None = Field(None, description="1 for grey, 3 for colour (default: 3 for files).")
-    split_seed: int = Field(0, ge=0, description="Random seed of the test part, if the source has none.")
+    split_seed: int = Field(0, ge=0, lt=2**63, description="Random seed of the test part, if the source has none.")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Share of the test part, if the source has none.")
     n_per_class: int | None = Field(None, ge=1, description="Training images per class of caltech256 (default: 60).")
     include_clutter: bool = Field(False, description="Keep the clutter class of caltech256.")

@@ -230,8 +230,7 @@ def export_study(store: Store, path: str | os.PathLike[str]) -> int:
     contents = read_contents(store.root)
     if contents.problems:
         raise ValueError(f"{contents.problems[0]} Repair or remove it before you publish {store.root}.")
-    if Path(path).suffix != STUDY_SUFFIX:
-        raise ValueError(f"a study is a file named *{STUDY_SUFFIX}; got {path}.")
+    _check_name(path)
     lines: Lines = []
     for plan in contents.plans:
         content = plan.model_dump(mode="json")
@@ -263,9 +262,23 @@ def _without_path(spec: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "source": Path(spec["source"]).name} if spec["content"] is not None else spec
 
 
+def _check_name(path: str | os.PathLike[str]) -> None:
+    if Path(path).suffix != STUDY_SUFFIX:
+        raise ValueError(f"a study is a file named *{STUDY_SUFFIX}; got {path}. Choose such a name.")
+
+
 def import_study(path: str | os.PathLike[str], store: Store) -> int:
-    """Bring the runs of a study into a store that lacks them, so that a grid continues it; return how many."""
+    """Bring the runs of a study into a store that lacks them, so that a grid continues it; return how many.
+
+    A study that does not exist yet has none. One that cannot be read as a whole is an error: `export_study` would
+    write it again without the rest.
+    """
+    _check_name(path)
+    if not Path(path).exists():
+        return 0
     contents = _read_study(Path(path))
+    if contents.problems:
+        raise ValueError(f"{contents.problems[0]} Repair or remove the line, or name another file.")
     store.create()
     for plan in contents.plans:
         store.write_plan(plan)

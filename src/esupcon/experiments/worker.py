@@ -15,6 +15,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from types import FrameType
 
+from esupcon._io import open_to_append, refuse_link
 from esupcon.experiments.executors import Event, Task
 from esupcon.experiments.store import LOG_FILE, Store
 from esupcon.spec import RunSpec
@@ -79,13 +80,14 @@ def _train(task: Task, store: Store, should_stop: Callable[[], bool]) -> None:
     from esupcon.training import train  # noqa: PLC0415
 
     work = store.work_folder(task.key)
+    refuse_link(work)
     work.mkdir(parents=True, exist_ok=True)
     for plugin in task.plugins:
         plugin.execute()
     spec = RunSpec.model_validate(task.spec.model_dump())  # its method must be known now
     # One thread decodes: the other cores are busy with other runs.
     data = spec.data.model_copy(update={"data_dir": task.data_dir, "workers": 1})
-    with (work / LOG_FILE).open("a", encoding="utf-8") as log:
+    with open_to_append(work / LOG_FILE) as log:
         result = train(
             spec.model_copy(update={"data": data}),
             work,
