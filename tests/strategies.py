@@ -110,6 +110,11 @@ LOSSES = {
         lambda z, y, p, t: reference.esupcon_share(z, y, p, t, t, 0.4, "sample", 0.3),
         needs_pair=True,
     ),
+    "esupcon_mean_contrast": Case(
+        _esupcon(prototype_share=0.4, prototype_average="sample", contrast_weight="mean"),
+        lambda z, y, p, t: reference.esupcon_share(z, y, p, t, t, 0.4, "sample", len(p) / (len(z) - 1)),
+        needs_pair=True,
+    ),
     "esupcon_separate": Case(
         _esupcon(prototype_share=0.4, prototype_average="sample", contrast_weight=0.0),
         lambda z, y, p, t: reference.esupcon_share(z, y, p, t, t, 0.4, "sample", 0.0),

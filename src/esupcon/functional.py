@@ -42,6 +42,7 @@ from esupcon._contrast import (
 __all__ = [
     "Anchors",
     "Average",
+    "ContrastWeight",
     "PrototypeAverage",
     "esupcon_loss",
     "prototype_loss",
@@ -58,6 +59,8 @@ Anchors = Tensor | slice | None
 Average = Literal["class", "batch"]
 #: How `esupcon_loss` averages l_pt if a `prototype_share` is given: over samples, or first within classes.
 PrototypeAverage = Literal["class", "sample"]
+#: Weight of the samples in l_pt: a number, or "mean": together as much as the prototypes.
+ContrastWeight = float | Literal["mean"]
 
 
 @without_autocast
@@ -205,7 +208,7 @@ def prototype_loss(
     *,
     temperature: float = 0.1,
     prototype_temperature: float | None = None,
-    contrast_weight: float = 1.0,
+    contrast_weight: ContrastWeight = 1.0,
     log_priors: Tensor | None = None,
     anchors: Anchors = None,
 ) -> Tensor:
@@ -223,8 +226,8 @@ def prototype_loss(
     """
     temperature = check_number("temperature", temperature)
     prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)
-    contrast_weight = check_number("contrast_weight", contrast_weight, least=0)
     z, prototypes = _same_dtype(z, prototypes)
+    contrast_weight = _contrast_weight(contrast_weight, len(z), len(prototypes))
     _check_shape("log_priors", log_priors, (len(prototypes),))
     ids, *_ = count_classes(labels, len(z), len(prototypes))
     unit = unit_rows(z)
@@ -245,7 +248,7 @@ def esupcon_loss(
     prototype_temperature: float | None = None,
     prototype_share: float | None = None,
     prototype_average: PrototypeAverage = "class",
-    contrast_weight: float = 1.0,
+    contrast_weight: ContrastWeight = 1.0,
     log_priors: Tensor | None = None,
     targets: Tensor | None = None,
     anchors: Anchors = None,
@@ -271,8 +274,9 @@ def esupcon_loss(
         l_SupCon is over the samples that have a positive.
     prototype_average : {"class", "sample"}, default="class"
         With a share, the mean of l_pt is over all samples, or first within each class of the batch.
-    contrast_weight : float, default=1.0
-        Multiplies the sum over samples in l_pt: with 0 it is the cross entropy of a `PrototypeHead`.
+    contrast_weight : float or "mean", default=1.0
+        Multiplies the sum over samples in l_pt: with 0 it is the cross entropy of a `PrototypeHead`, with "mean" the
+        n - 1 samples weigh as much as the K prototypes: K / (n - 1).
     log_priors : Tensor of shape (K,), default=None
         Added to the quotients of prototypes in l_pt (logit adjustment); a class with prior 0 takes no part.
     targets : Tensor of shape (n, K), default=None
@@ -280,10 +284,10 @@ def esupcon_loss(
     """
     temperature = check_number("temperature", temperature)
     prototype_temperature = check_number("prototype_temperature", prototype_temperature, temperature)
-    contrast_weight = check_number("contrast_weight", contrast_weight, least=0)
     check_prototype_share(prototype_weight, prototype_share, prototype_average)
     z, prototypes = _same_dtype(z, prototypes)
     n, n_classes = len(z), len(prototypes)
+    contrast_weight = _contrast_weight(contrast_weight, n, n_classes)
     _check_shape("log_priors", log_priors, (n_classes,))
     _check_shape("targets", targets, (n, n_classes))
     ids, counts, n_alone = count_classes(labels, n, n_classes, needs_pair=True)
@@ -300,6 +304,11 @@ def esupcon_loss(
     settings = (temperature, prototype_temperature, contrast_weight)
     arguments = (z, prototypes, ids, counts, supcon_weight, weight, *settings)
     return contrastive_loss(*arguments, anchors=anchors, log_priors=log_priors, targets=targets)
+
+
+def _contrast_weight(value: ContrastWeight, n: int, n_classes: int) -> float:
+    """Return the factor of the sum over the samples in l_pt."""
+    return n_classes / max(1, n - 1) if value == "mean" else check_number("contrast_weight", value, least=0)
 
 
 def _take(rows: Tensor, anchors: Anchors) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from esupcon import functional as F
-from esupcon.functional import Average, PrototypeAverage
+from esupcon.functional import Average, ContrastWeight, PrototypeAverage
 
 
 class _Loss(nn.Module):
@@ -84,7 +84,7 @@ class ESupConLoss(_Loss):
         prototype_temperature: float | None = None,
         prototype_share: float | None = None,
         prototype_average: PrototypeAverage = "class",
-        contrast_weight: float = 1.0,
+        contrast_weight: ContrastWeight = 1.0,
     ) -> None:
         super().__init__()
         self.temperature = temperature
@@ -92,7 +92,7 @@ class ESupConLoss(_Loss):
         self.prototype_temperature = prototype_temperature
         self.prototype_share = prototype_share
         self.prototype_average: PrototypeAverage = prototype_average
-        self.contrast_weight = contrast_weight
+        self.contrast_weight: ContrastWeight = contrast_weight
 
     def forward(
         self,

@@ -44,6 +44,7 @@ RECIPES: dict[str, dict[str, tuple[Any, str]]] = {
         "warmup": (0.0, "the steps of muon have a fixed length"),
         "neck": ("norm", "spreads embeddings over all directions"),
         "temperature": (0.2, "chosen on held-out CIFAR-10 images"),
+        "contrast_weight": ("mean", "samples weigh as much as prototypes, with any number of classes"),
         "label_smoothing": (0.2, "keeps cross entropy from being too sure"),
         "label_noise": ("auto", "estimated in training; below 12 % nothing changes"),
         **_SHARE,
@@ -167,6 +168,8 @@ def recommend(
         dropped |= _SHARE.keys()
     if "ce" not in losses:
         dropped.add("label_smoothing")
+    if "esupcon" not in losses:
+        dropped.add("contrast_weight")
     if named.get("steps") is not None:
         dropped.add("epochs")
     chosen = {name: choice for name, choice in chosen.items() if name not in dropped}
