@@ -54,7 +54,7 @@ class TrainSpec(BaseModel):
         "class", description="Mean of the prototype term: over classes, as in the paper, or over samples."
     )
     contrast_weight: Literal["mean"] | Annotated[float, Field(ge=0)] = Field(
-        1.0, description="Weight of the samples in the prototype term of esupcon; 0: cross entropy; mean: as prototypes."
+        1.0, description="Weight of the samples in the prototype term of esupcon: a number, or mean (as prototypes)."
     )
     prototype_lr: float = Field(1.0, gt=0, description="Rate of the prototypes relative to the encoder's.")
     spce_average: Literal["class", "batch"] = Field("class", description="SPCE average: class, or batch (literal 1/N).")
