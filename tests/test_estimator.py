@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from esupcon import ContrastiveClassifier
 from esupcon._io import read_sealed_json, write_sealed_json
 from esupcon.methods import METHODS
 from esupcon.probability import adapt_to_priors, negative_log_likelihood
+from esupcon.training.run import Run
 
 
 def quick(**parameters: Any) -> ContrastiveClassifier:
@@ -305,6 +307,19 @@ def test_how_to_calibrate_depends_on_the_number_of_samples() -> None:
         assert tiny.calibration_ == "none" and tiny.calibration_temperature_ == 1.0
 
 
+def test_networks_of_cross_fitting_take_as_many_steps_as_the_one_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer steps their logits have another scale, and the temperature does not fit."""
+    steps, end_step = Counter[str](), Run.end_step
+
+    def counted(run: Run, *arguments: Any, **options: Any) -> None:
+        steps[run.data.fingerprint] += 1
+        end_step(run, *arguments, **options)
+
+    monkeypatch.setattr(Run, "end_step", counted)
+    quick(auto_calibrate=True, epochs=3, batch_size=40).fit(*blobs(99))  # batches of 33: two in two thirds of them
+    assert list(steps.values()) == [9, 9, 9, 9]
+
+
 def test_calibration_improves_the_likelihood() -> None:
     n = 150
     X, y = make_classification(n + 2000, 8, n_informative=4, flip_y=0.3, class_sep=0.7, random_state=0)
@@ -440,11 +455,11 @@ def test_command_and_estimator_give_the_same_classifier(tmp_path: Path, n: int, 
     digits = load_digits()
     x, y = np.round(digits.images * (255 / 16)).astype(np.uint8), digits.target % 3
     np.savez(tmp_path / "data.npz", x_train=x[:n], y_train=y[:n], x_test=x[n : n + 30], y_test=y[n : n + 30])
-    train = esupcon.TrainSpec(seed=3, epochs=2)
+    train = esupcon.TrainSpec(seed=3, epochs=2, batch_size=40)
     source = {"source": str(tmp_path / "data.npz"), "cross_fit": True, "validation_fraction": 0.1, "train": train}
     esupcon.train(esupcon.RunSpec(**source), tmp_path / "run", log=lambda line: None, progress=False)
     command = esupcon.load(tmp_path / "run")
-    estimator = ContrastiveClassifier(random_state=3, epochs=2).fit(x[:n], y[:n]).classifier_
+    estimator = ContrastiveClassifier(random_state=3, epochs=2, batch_size=40).fit(x[:n], y[:n]).classifier_
     assert command.calibration.how == estimator.calibration.how == how
     for (name, a), b in zip(command.network.state_dict().items(), estimator.network.state_dict().values(), strict=True):
         assert torch.equal(a, b), name

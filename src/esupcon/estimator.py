@@ -295,7 +295,7 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         seed = int(np.random.SeedSequence([self._seed(), int(counts.sum())]).generate_state(1)[0])
         task = _Task(self, rows, codes, known, preprocessing, calibration, seed, previous)
         self.recipe_ = task.recipe(len(rows), epochs=1)
-        self._keep(task.train(np.ones(len(rows), bool), self.recipe_), getattr(self, "history_", []))
+        self._keep(task.train(np.ones(len(rows), bool), self.recipe_.train), getattr(self, "history_", []))
         return self
 
     def _begin(
@@ -495,14 +495,15 @@ class _Task:
         hold_out = held.any() and (estimator.early_stopping or (estimator.auto_calibrate and held.sum() >= FEW_SAMPLES))
         part = ~held if hold_out else all_rows
         recipe = self.recipe(int(part.sum()))
-        trained = self.train(part, recipe, held=held if hold_out else None, announced=True)
+        trained = self.train(part, recipe.train, held=held if hold_out else None, announced=True)
         classifier = trained.classifier.remember(self.rows, self.codes, fit_on=~held if hold_out else None)
         scores: list[Floats] = []
 
         def logits_of(part: NDArray[np.bool_]) -> Floats:
             other = classifier
             if not hold_out:  # cross-fitting
-                other = self.train(~part, recipe).classifier.remember(self.rows[~part], self.codes[~part])
+                rest = ~part
+                other = self.train(rest, trained.spec_of_folds).classifier.remember(self.rows[rest], self.codes[rest])
             if other.outlier_method == classifier.outlier_method:
                 scores.append(other.outlier_scores(self.rows[part]))
             return other.arrays(self.rows[part], "logits")[0]
@@ -517,13 +518,13 @@ class _Task:
     def train(
         self,
         part: NDArray[np.bool_],
-        recipe: Recipe,
+        spec: TrainSpec,
         *,
         held: NDArray[np.bool_] | None = None,
         announced: bool = False,
     ) -> Fitted:
         """Train a network on a part of the rows; with `held`, measure it on these after every epoch."""
-        estimator, spec, preprocessing = self.estimator, recipe.train, self.preprocessing
+        estimator, preprocessing = self.estimator, self.preprocessing
         if isinstance(preprocessing, ImagePreprocessing) and self.previous is None:
             preprocessing = preprocessing.with_statistics_of(self.rows[part])
         encoder = self._encoder()

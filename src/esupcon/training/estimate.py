@@ -32,7 +32,7 @@ LONG_SECONDS = 1800
 QUICKER = "Quicker: --minutes 30, a smaller --image-size, or --encoder fast."
 #: Rows whose predictions are timed.
 TIMED_ROWS = 128
-#: Trainings of cross-fitting, each on two thirds of the rows, beside the one whose network is kept.
+#: Trainings of cross-fitting, each with as many steps, beside the one whose network is kept.
 CROSS_FITTED = 3
 
 
@@ -76,7 +76,7 @@ def estimate(run: Run) -> Estimate:
     epoch = (steps + sum(n_steps) / run.plan.steps_per_epoch * n_watched * per_row) / spec.epochs
     predicted = n + n_held + n_test
     if run.run_spec.cross_fit and data.x_held is None:
-        trained = 1 + CROSS_FITTED * 2 / 3
+        trained = 1 + CROSS_FITTED
         before, epoch, predicted = trained * before, trained * epoch, predicted + CROSS_FITTED * n
     return Estimate(before, epoch, predicted * per_row)
 

@@ -334,7 +334,7 @@ def _calibrate(fitted: Fitted, watch: FitOptions, *, remember: bool) -> Predicti
         statistics = fit_preprocessing(data.x[~part])  # of the fold only, as if it were all there is
         rest = replace(data, x=data.x[~part], y=data.y[~part], x_test=None, preprocessing=statistics)
         quiet: FitOptions = {**watch, "log": lambda line: None}
-        other = fit(spec, rest, **quiet).classifier
+        other = fit(fitted.spec_of_folds, rest, **quiet).classifier
         with _predicting(other, watch):
             other.remember(rest.x, rest.y, most_values=MAX_EXAMPLE_VALUES)
             found, logits[part] = other.scores_and_logits(data.x[part])

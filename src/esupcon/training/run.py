@@ -105,6 +105,15 @@ class Fitted:
         return self.run.train
 
     @property
+    def spec_of_folds(self) -> TrainSpec:
+        """The settings for a part of the samples, as in cross-fitting: as many steps as on all of them.
+
+        The scale of the logits, and with it the temperature, depends on the number of steps.
+        """
+        steps = self.spec.epochs * BatchPlan.of(len(self.data.x), self.spec.batch_size).steps_per_epoch
+        return self.spec.model_copy(update={"steps": self.spec.steps or steps})
+
+    @property
     def network(self) -> Network:
         """The trained network."""
         return self.classifier.network
