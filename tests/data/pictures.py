@@ -43,10 +43,13 @@ def class_folder(root: Path, counts: dict[str, int], **options) -> Path:
 
 
 def quietly(source, tmp_path: Path, **options) -> Dataset:
-    """`load` with its cache in tmp_path and its lines kept in the notes alone."""
+    """`load` with its cache in tmp_path; its messages become `notes` of the data set."""
     options.setdefault("cache_dir", tmp_path / "the cache")
     options.setdefault("data_dir", tmp_path)
-    return load(source, log=lambda line: None, **options)
+    notes: list[str] = []
+    dataset = load(source, log=notes.append, **options)
+    object.__setattr__(dataset, "notes", tuple(notes))
+    return dataset
 
 
 def said(dataset: Dataset, *words: str) -> bool:

@@ -15,7 +15,7 @@ from pictures import cifar10, cifar100, class_folder, pickled, picture, quietly,
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from esupcon.data import NAMES, load, named, source_digest
+from esupcon.data import NAMES, named, source_digest
 from esupcon.data.named import download
 
 
@@ -54,8 +54,8 @@ def caltech256(root, n=12):
     return folder
 
 
-def test_digits_are_scikit_learns_scaled():
-    data = load("digits", log=lambda line: None)
+def test_digits_are_scikit_learns_scaled(tmp_path):
+    data = quietly("digits", tmp_path)
     assert data.image_shape == (1, 8, 8)
     assert data.classes == tuple("0123456789")
     assert (len(data.x_train), len(data.x_test)) == (1438, 359)
@@ -64,7 +64,7 @@ def test_digits_are_scikit_learns_scaled():
     x, y = np.concatenate([data.x_train, data.x_test]), np.concatenate([data.y_train, data.y_test])
     expected = np.c_[np.rint(bunch.images * 255 / 16).reshape(-1, 64), bunch.target]
     assert sorted(np.c_[x.reshape(-1, 64), y].tolist()) == sorted(expected.tolist())
-    assert load("digits", log=lambda line: None, image_size=32, channels=3).image_shape == (3, 32, 32)
+    assert quietly("digits", tmp_path, image_size=32, channels=3).image_shape == (3, 32, 32)
 
 
 def test_cifar10_in_the_official_files(tmp_path, official):

@@ -109,7 +109,8 @@ def test_damaged_cache_is_decoded_again(tmp_path: Path, suffix: str) -> None:
     file.unlink()
     assert read() == read()
     file.write_bytes(b"")
-    notes = load_data(photos, cache_dir=cache, log=quiet).notes
+    notes: list[str] = []
+    load_data(photos, cache_dir=cache, log=notes.append)
     assert any(str(file.with_suffix(".u8")) in note and "damaged; decoding them again" in note for note in notes)
 
 
@@ -235,10 +236,11 @@ def parquet(root: Path) -> Path:
 )
 def test_damaged_file_is_named_skipped_or_other_data(tmp_path: Path, make: Any, name: str, n_images: int) -> None:
     """Other data have another fingerprint, so no stored run is taken for theirs."""
-    source, file = make(tmp_path / "data"), tmp_path / "data" / name
+    source, file, notes = make(tmp_path / "data"), tmp_path / "data" / name, list[str]()
 
     def read() -> Dataset:
-        return load_data(source, cache_dir=tmp_path / "cache", image_size=8, channels=1, log=quiet, workers=1)
+        notes.clear()
+        return load_data(source, cache_dir=tmp_path / "cache", image_size=8, channels=1, log=notes.append, workers=1)
 
     content, before = file.read_bytes(), read()
     for what, changed in damaged(content, 40):
@@ -253,6 +255,6 @@ def test_damaged_file_is_named_skipped_or_other_data(tmp_path: Path, make: Any, 
         n_found = len(found.x_train) + len(found.x_test) + len(found.skipped)
         assert n_found == n_images or name == "table.csv", (what, n_found)  # a line of it may be gone
         if found.skipped:
-            assert any("skipped" in note for note in found.notes), what
+            assert any("skipped" in note for note in notes), what
     file.write_bytes(content)
     assert read().fingerprint == before.fingerprint

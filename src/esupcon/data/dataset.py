@@ -85,8 +85,8 @@ def take_rows(x: NDArray[np.uint8], indices: Indices) -> NDArray[np.uint8]:
 class Dataset:
     """Images uint8 (n, C, H, W), in memory, memory-mapped or `Rows` of such; labels int64, indices into `classes`.
 
-    `notes` are the messages of loading, `skipped` the files that could not be used, each with its reason. `test_drawn`
-    tells that the source had no test part. `train_files` and `test_files` name the file of each image, if it has one.
+    `skipped` are the files that could not be used, each with its reason. `test_drawn` tells that the source had no test
+    part. `train_files` and `test_files` name the file of each image, if it has one.
     """
 
     x_train: NDArray[np.uint8]
@@ -95,7 +95,6 @@ class Dataset:
     y_test: NDArray[np.int64]
     classes: tuple[str, ...]
     name: str = ""
-    notes: tuple[str, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     test_drawn: bool = False
     train_files: Sequence[str] = ()
@@ -170,13 +169,7 @@ def load(
     options = _with_fields(options, fields)
     if isinstance(source, str) and source in _REGISTERED:
         return _load_registered(source, options, lenient)
-    notes: list[str] = []
-
-    def note(line: str) -> None:
-        notes.append(line)
-        log(line)
-
-    kind, found = _read(source, options, note, lenient)
+    kind, found = _read(source, options, log, lenient)
     if len(found.classes) < 2 or not len(found.labels):
         names = ", ".join(map(repr, found.classes)) or "no class"
         raise ValueError(f"{source} must have images of at least two classes; it has {len(found.labels)} of {names}.")
@@ -186,8 +179,8 @@ def load(
         images = decode.fit_arrays(found.images, DecodeSpec(height, width, options.channels or channels))
         kept, skipped = np.arange(len(images)), found.skipped
     else:
-        size = options.size or named.DEFAULT_SIZES.get(kind) or _choose_size(found.images, options, photo_side, note)
-        images, kept, skipped = _decode(found, found.images, size, options, note)
+        size = options.size or named.DEFAULT_SIZES.get(kind) or _choose_size(found.images, options, photo_side, log)
+        images, kept, skipped = _decode(found, found.images, size, options, log)
     labels = found.labels[kept]
     n_train = len(kept) if found.n_train is None else int(np.searchsorted(kept, found.n_train))
     train, test = np.arange(n_train), np.arange(n_train, len(kept))
@@ -196,7 +189,7 @@ def load(
         train, test = stratified_split(labels, options.test_fraction, options.split_seed)
         if len(test) == 0:
             raise ValueError("no image is left to test on: every class has a single one. Add images or a test part.")
-        note(
+        log(
             f"there is no test part: {len(test):,} of {len(labels):,} images are set aside, drawn from every class "
             f"with two or more (test_fraction={options.test_fraction}, split_seed={options.split_seed})"
         )
@@ -204,7 +197,7 @@ def load(
         train, test = n_per_class_split(labels, found.n_per_class, options.split_seed, found.classes)
     if untested := np.setdiff1d(labels, labels[test]).tolist():
         names = ", ".join(repr(found.classes[k]) for k in untested[:3]) + ", ..." * (len(untested) > 3)
-        note(f"{count(len(untested), 'class')} cannot be tested for lack of a test image: {names}")
+        log(f"{count(len(untested), 'class')} cannot be tested for lack of a test image: {names}")
     files = [] if isinstance(found.images, np.ndarray) else [found.images.name(i) for i in kept.tolist()]
     return Dataset(
         take_rows(images, kept[train]),
@@ -213,7 +206,6 @@ def load(
         labels[test],
         found.classes,
         name=kind if kind in NAMES else str(source),
-        notes=tuple(notes),
         skipped=tuple(skipped),
         test_drawn=drawn,
         train_files=[files[i] for i in train] if files else (),
