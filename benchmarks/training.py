@@ -56,7 +56,7 @@ def seconds_of(function: Callable[[], object]) -> float:
 def network_of(encoder: str, data: TrainData) -> Network:
     network = build_network(encoder=encoder, input_shape=(3, 32, 32), n_classes=10, head="linear")
     if isinstance(network.encoder, FastEncoder):
-        network.encoder.fit_whitening(data.preprocessing.tensor(data.x))
+        network.encoder.whitening.fit(data.preprocessing.tensor(data.x))
     return network.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
 
 

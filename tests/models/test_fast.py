@@ -74,14 +74,14 @@ def test_every_side_from_8_to_224_leaves_a_last_map_of_1_to_5_pixels() -> None:
 @pytest.mark.parametrize("shape", [(1, 8, 224), (3, 224, 8), (2, 16, 300), (5, 32, 48), (3, 96, 65)])
 def test_images_of_any_channels_and_sides(shape: tuple[int, int, int]) -> None:
     encoder = build_encoder("fast", input_shape=shape)
-    encoder.fit_whitening(torch.randn(1, *shape))
+    encoder.whitening.fit(torch.randn(1, *shape))
     assert encoder(torch.randn(2, *shape)).isfinite().all()
 
 
 def test_gradients_reach_every_parameter_and_no_filter_of_the_whitening() -> None:
     encoder = FastEncoder((3, 32, 32))
     assert not encoder.whitening.fitted
-    encoder.fit_whitening(smooth_images())
+    encoder.whitening.fit(smooth_images())
     assert encoder.whitening.fitted
     before = encoder.whitening.filters.clone()
     optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
@@ -107,19 +107,10 @@ def test_whitened_patches_are_uncorrelated(size: int, stride: int) -> None:
     assert torch.equal(whitening.filters[dim:], -whitening.filters[:dim])
 
 
-def test_whitening_uses_at_most_5000_images_spread_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esupcon.models.fast.WHITENING_IMAGES", 10)
-    images = smooth_images(40)
-    some, same = Whitening(3, 2, 1), Whitening(3, 2, 1)
-    some.fit(images)
-    same.fit(images[::4])
-    assert torch.equal(some.filters, same.filters)
-
-
 @pytest.mark.parametrize("value", [0.0, 3.0])
 def test_images_without_variance_give_finite_filters(value: float) -> None:
     encoder = FastEncoder((3, 16, 16))
-    encoder.fit_whitening(torch.full((4, 3, 16, 16), value))
+    encoder.whitening.fit(torch.full((4, 3, 16, 16), value))
     assert encoder.whitening.filters.isfinite().all()
     assert encoder.whitening.filters.flatten(1).norm(dim=1).max() <= 1.001 / 5e-4**0.5
     assert encoder(torch.randn(4, 3, 16, 16)).isfinite().all()
@@ -133,7 +124,7 @@ def test_grey_images_stored_in_colour_give_gradients_like_those_of_grey_images(d
     for images in (grey, grey.expand(-1, 3, -1, -1).contiguous()):
         torch.manual_seed(0)
         encoder = FastEncoder(tuple(images.shape[1:]))
-        encoder.fit_whitening(images)
+        encoder.whitening.fit(images)
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             z = encoder.train()(images)
         (z.float() * torch.randn_like(z.float())).sum().backward()

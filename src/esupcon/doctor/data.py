@@ -65,15 +65,11 @@ def check_data(
 ) -> list[Finding]:
     """Return copies between the parts, near copies in the test part, contradicting labels, and unequal classes.
 
-    x, x_held, x_test: training, held-out and test images (n, C, H, W) or tables (n, d), in memory or memory-mapped.
+    x, x_held, x_test: arrays of training, held-out and test images (n, C, H, W) or tables (n, d), maybe memory-mapped.
     y: labels of `x`, 0 .. n_classes - 1; `classes` are their names.
     """
     given = {"train": x, "held-out": x_held, "test": x_test}
-    samples = {  # what has a shape and a type is read by slices, such as a memory map
-        name: part if isinstance(getattr(part, "dtype", None), np.dtype) else np.asarray(part)
-        for name, part in given.items()
-        if part is not None
-    }
+    samples = {name: part for name, part in given.items() if part is not None}
     labels = as_labels(y, n=len(samples["train"]), n_classes=n_classes, name="labels of the train part")
     shapes, dtype = [part.shape for part in samples.values()], np.result_type(*(one.dtype for one in samples.values()))
     if 0 in shapes[0] or len({shape[1:] for shape in shapes}) > 1:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 SMALLEST_SIDE = 8
 #: Images with a longer side above this are whitened by 3x3 filters with stride 2, others by 2x2 filters.
 LARGEST_FOR_SMALL_FILTERS = 64
-#: Whitening is computed from at most this many images.
+#: Training images that whitening is computed from, at most.
 WHITENING_IMAGES = 5_000
 MAX_WIDTH_FACTOR = 16
 # Added to eigenvalues, so that directions in which patches hardly vary are not amplified without bound.
@@ -53,10 +53,9 @@ class Whitening(nn.Module):
     def fit(self, images: Tensor) -> None:
         """Set the filters to the eigenvectors of the uncentred covariance of patches, by 1 / sqrt(eigenvalue).
 
-        Images without variance give finite filters, of length 1 / sqrt(5e-4).
+        `images` (n, C, H, W) are normalised. Images without variance give finite filters, of length 1 / sqrt(5e-4).
         """
         size, dim = self.filters.shape[-1], len(self.filters) // 2
-        images = images[:: math.ceil(len(images) / WHITENING_IMAGES)]
         covariance, n_patches = torch.zeros(dim, dim, dtype=torch.float64), 0
         for some in images.split(_IMAGES_AT_ONCE):
             patches = F.unfold(some.cpu().double(), size).transpose(1, 2).reshape(-1, dim)
@@ -92,7 +91,7 @@ class FastEncoder(nn.Module):
     shorter side, so that the last map has a shorter side of 1 to 5 pixels: two groups for 8 pixels, three for 32, five
     for 224. The embedding is the maximum over the last map.
 
-    Call `fit_whitening` with training images before the first step. Train convolutions with Muon.
+    Call `whitening.fit` with training images before the first step. Train convolutions with Muon.
     """
 
     def __init__(self, input_shape: tuple[int, int, int], *, width: int = 1) -> None:
@@ -121,10 +120,6 @@ class FastEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         embedding: Tensor = self.groups(self.whitening(x)).amax(dim=(2, 3))
         return embedding
-
-    def fit_whitening(self, images: Tensor) -> None:
-        """Compute the whitening filters from normalised training images (n, C, H, W); up to 5,000 are used."""
-        self.whitening.fit(images)
 
 
 def _group(in_channels: int, channels: int, pooled: list[int]) -> nn.Sequential:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from esupcon._console import check_choice
 from esupcon.heads import LinearHead, PrototypeHead
 from esupcon.models.encoders import build_encoder, embedding_dim
 
@@ -117,22 +116,14 @@ def build_network(
 
 
 def build_neck(kind: NeckKind, dim: int) -> Neck | None:
-    check_choice("neck", kind, get_args(NeckKind))
     return None if kind == "none" else Neck(dim, linear=kind == "linear")
 
 
 def build_head(
     kind: Literal["linear", "prototype"], *, dim: int, n_classes: int, temperature: float = 0.1
 ) -> LinearHead | PrototypeHead:
-    check_choice("head", kind, ("linear", "prototype"))
-    if n_classes < 2:
-        raise ValueError(f"n_classes must be at least 2; got {n_classes!r}. A classifier needs two classes.")
     return LinearHead(dim, n_classes) if kind == "linear" else PrototypeHead(dim, n_classes, temperature)
 
 
 def build_projector(*, dim: int, projection_dim: int | None) -> ProjectionHead | None:
-    if projection_dim is None:
-        return None
-    if projection_dim < 1:
-        raise ValueError(f"projection_dim must be at least 1, or None for no projector; got {projection_dim!r}.")
-    return ProjectionHead(dim, projection_dim)
+    return None if projection_dim is None else ProjectionHead(dim, projection_dim)

@@ -549,7 +549,7 @@ def _initial_network(
         network.load_state_dict(initial)
     elif isinstance(network.encoder, FastEncoder):
         rows = np.unique(np.linspace(0, len(data.x) - 1, WHITENING_IMAGES).astype(int))
-        network.encoder.fit_whitening(data.preprocessing.tensor(data.x[rows]))
+        network.encoder.whitening.fit(data.preprocessing.tensor(data.x[rows]))
     if spec.precision == "64":
         network.double()
     if not data.is_table:
