@@ -588,9 +588,10 @@ class _Task:
         if estimator.label_noise != "auto":
             named["label_noise"] = estimator.label_noise or 0.0
         options = {"embeddings": estimator.kind == "embeddings", "module": isinstance(encoder, nn.Module)}
+        n_classes = len(self.classes)
         try:
             asked = TrainSpec.model_validate({**named, "seed": self.seed})
-            return recommend(asked, self.preprocessing.input_shape, n, **options)
+            return recommend(asked, self.preprocessing.input_shape, n, n_classes=n_classes, **options)
         except ValidationError as error:
             raise ValueError(f"{first_error(error)}. Change this parameter of ContrastiveClassifier.") from error
 

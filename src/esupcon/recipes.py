@@ -99,6 +99,12 @@ RECIPES: dict[str, dict[str, tuple[Any, str]]] = {
         "batch_size": (128, "fits into memory with most networks"),
     },
 }
+#: With more classes most samples of a batch have few others of their class, and `fast` trains with these settings.
+MANY_CLASSES = 30
+_OF_MANY_CLASSES = {
+    "temperature": (0.1, "lets probabilities reach 1 with many classes"),
+    "prototype_share": (0.9, "few samples of a batch share a class"),
+}
 #: Rows of a table below which a second layer does not help, and above which batches are larger.
 FEW_ROWS, MANY_ROWS = 1000, 8192
 #: Augmentations that mirror images.
@@ -141,7 +147,13 @@ def kind_of(shape: tuple[int, ...], *, embeddings: bool = False) -> Kind:
 
 
 def recommend(
-    asked: TrainSpec, shape: tuple[int, ...], n: int, *, embeddings: bool = False, module: bool = False
+    asked: TrainSpec,
+    shape: tuple[int, ...],
+    n: int,
+    *,
+    n_classes: int = 10,
+    embeddings: bool = False,
+    module: bool = False,
 ) -> Recipe:
     """Return the recipe for `n` samples of this shape. Settings that `asked` names are kept, except "auto".
 
@@ -154,6 +166,8 @@ def recommend(
     row = "module" if module else _row(kind, named.get("encoder"), n, shape, pretrained=asked.pretrained)
     digits = len(shape) == 3 and min(shape[1:]) <= 12
     chosen = {**RECIPES[row], **_sizes("fast digits" if row == "fast" and digits else row, n)}
+    if row == "fast" and n_classes > MANY_CLASSES:
+        chosen |= _OF_MANY_CLASSES
     if len(shape) == 3:
         still = ("digits", "small moves; grey and tiny images are not mirrored")
         moved = still if shape[0] == 1 or digits else ("translate", "shifts, and each image with its mirror image")

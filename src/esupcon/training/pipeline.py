@@ -246,7 +246,7 @@ def _prepare(run: RunSpec, dataset: Dataset) -> tuple[Prepared, TrainData, Recip
         prepared = prepare(dataset, scenario, 0.0, run.train.seed)
     data = _train_data(dataset, prepared)
     _uncalibrated(run, data)  # raises for priors that do not fit the classes
-    recipe = recommend(run.train, data.x.shape[1:], len(data.x))
+    recipe = recommend(run.train, data.x.shape[1:], len(data.x), n_classes=data.n_classes)
     if not _is_named(run):
         run.check_used(recipe.train)
     return prepared, data, recipe
