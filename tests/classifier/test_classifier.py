@@ -82,7 +82,7 @@ def test_every_classifier_predicts_explains_and_finds_outliers(of_digits: Any, f
     assert explanation.neighbours[:, 0].tolist() == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(explanation.prototype_similarity, z @ of_digits.prototypes_.T, atol=1e-5)
     assert sorted(of_digits.label_issues()) == list(range(300))
-    for method in ("auto", "mahalanobis", "knn", "prototype", "energy", "softmax"):
+    for method in ("auto", "class_mean", "mahalanobis", "knn", "prototype", "energy", "softmax"):
         assert of_digits.ood_score(X, method=method).shape == (5,)
     noise = np.random.default_rng(0).integers(0, 256, (50, 8, 8), dtype=np.uint8)
     scores = of_digits.ood_score(np.concatenate([PIXELS[:300], noise]))
@@ -167,7 +167,7 @@ def test_label_issues_follow_their_definition() -> None:
         belief = (votes + softmax(cosines / 0.1)[0]) / 2
         expected.append((belief[codes[i]], belief[codes[i]] - max(np.delete(belief, codes[i]))))
     classifier = make_classifier(classes=["a", "b", "c"])
-    classifier.examples = Examples(z, codes, np.arange(30))
+    classifier.examples = Examples(z, codes, np.arange(30), class_means=z[:3])
     found = classifier.label_issues(return_details=True)
     order = np.argsort([margin for _, margin in expected], kind="stable")
     np.testing.assert_array_equal(found.indices, order)  # type: ignore[union-attr]
@@ -183,6 +183,41 @@ def test_remembered_rows_are_spread_evenly_if_there_are_too_many() -> None:
     assert classifier.examples.rows[[0, -1]].tolist() == [0, 49]
     np.testing.assert_array_equal(classifier.examples.codes, codes[classifier.examples.rows])
     assert classifier.explain(X[49:], n_neighbors=1).neighbours.tolist() == [[49]]
+
+
+@pytest.mark.parametrize(("encoder", "settings"), [("mlp-32x1", {"epochs": 10}), ("fast", {"lr": None})])
+def test_outliers_among_images_are_found(encoder: str, settings: dict[str, Any]) -> None:
+    known = np.flatnonzero(DIGITS.target < 7)
+    train, rest = known[:700], known[700:]
+    classifier = fitted(PIXELS[train], DIGITS.target[train], encoder=encoder, **settings).classifier_
+    noise = np.random.default_rng(0).integers(0, 256, (200, 8, 8), dtype=np.uint8)
+    dark, y = PIXELS[rest] // 4, DIGITS.target[rest]
+
+    def separation(familiar: Any, foreign: Any) -> float:
+        scores = classifier.ood_score(np.concatenate([familiar, foreign]))
+        return float(roc_auc_score(np.arange(len(scores)) >= len(familiar), scores))
+
+    assert separation(PIXELS[rest], PIXELS[DIGITS.target >= 7]) > 0.8
+    assert min(separation(PIXELS[rest], noise), separation(PIXELS[rest], dark)) > 0.95
+    # Few training images do not make the images of a class outliers.
+    few = np.delete(train, np.flatnonzero(DIGITS.target[train] == 0)[4:])
+    classifier.remember(PIXELS[few][:, None], DIGITS.target[few])
+    assert separation(PIXELS[rest][y == 0], noise) > 0.95
+
+
+def test_class_means_are_those_of_samples_that_were_not_held_out() -> None:
+    classifier = make_classifier("resnet10-w4", SHAPE)
+    X, codes, seen = some_rows(SHAPE, 30), np.arange(30) % 2, np.arange(30) >= 7  # nothing of the third class
+    classifier.remember(X, codes, fit_on=seen, most_values=1)
+    z, new = unit(classifier.transform(X)), some_rows(SHAPE, 9)
+    means = unit(np.stack([z[seen & (codes == k)].mean(axis=0) for k in range(2)]))
+    expected = 1 - (unit(classifier.transform(new)) @ means.T).max(axis=1)
+    np.testing.assert_allclose(classifier.ood_score(new), expected, atol=1e-6)
+    added = some_rows(SHAPE, 4)
+    classifier.add_class(added, "fox")
+    means = np.vstack([means, unit(unit(classifier.transform(added)).mean(axis=0, keepdims=True))])
+    expected = 1 - (unit(classifier.transform(new)) @ means.T).max(axis=1)
+    np.testing.assert_allclose(classifier.ood_score(new), expected, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +238,21 @@ def test_outliers_are_unknown_and_held_out_samples_are_not(table_of_digits: Any,
     assert table_of_digits.predict(X[:5], unknown="none of these").dtype == object
     with pytest.raises(ValueError, match="unknown must not be one of the classes; got 3"):
         table_of_digits.predict(X, unknown=3)
+    # Without the embeddings that the score is computed from, its threshold says nothing.
+    bare: Any = esupcon.load(table_of_digits.save(tmp_path / "bare", examples=False))
+    assert bare.classifier_.scores_and_logits(X[:3])[0].shape == (3,)
+    with pytest.raises(ValueError, match="unknown needs a threshold"):
+        bare.predict(X, unknown=-1)
+
+
+def test_held_out_images_are_seldom_unknown_and_noise_is() -> None:
+    order = np.random.default_rng(0).permutation(len(PIXELS))  # the last digits have other writers
+    train, rest = order[:1000], order[1000:]
+    classifier = fitted(PIXELS[train], DIGITS.target[train], epochs=10, auto_calibrate=True)
+    assert classifier.classifier_.calibration.outlier_score == "class_mean"
+    assert np.mean(classifier.predict(PIXELS[rest], unknown=-1) == -1) < 0.03  # over five orders 0.7 % on average
+    noise = np.random.default_rng(0).integers(0, 256, (200, 8, 8), dtype=np.uint8)
+    assert np.mean(classifier.predict(noise, unknown=-1) == -1) > 0.9
 
 
 def test_the_threshold_is_that_of_99_percent_of_the_samples_given_to_calibrate(table_of_digits: Any) -> None:
@@ -300,7 +350,7 @@ def test_calibrating_a_run_stores_the_threshold_for_unknown_images(run: Path, co
     images = np.asarray(load(corners, log=lambda line: None).x_test)
     assert calibrate(run, corners, on="all").stored
     classifier = load_classifier(run)
-    assert classifier.calibration.outlier_score == "mahalanobis"
+    assert classifier.calibration.outlier_score == "class_mean"
     assert np.mean(classifier.predict(images, unknown="none") == "none") < 0.05
     noise = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
     assert np.mean(classifier.predict(noise, unknown="none") == "none") > 0.5

@@ -47,11 +47,11 @@ Codes = NDArray[np.int64]
 CPU_BATCH, GPU_BATCH = 128, 512
 #: Values per batch, so that large images come in small batches: 9 of 192 pixels take two thirds of the time of 37.
 BATCH_VALUES = 2**20
-#: Neighbours that vote on a label, and whose distance is the score of an outlier.
+#: Neighbours that vote on a label; the score `knn` of an outlier is the distance to the last of them.
 N_NEIGHBORS = 10
-#: Widest features that the Mahalanobis score is fitted on: its matrix has this number squared of entries.
+#: Widest features of tables that the Mahalanobis score is fitted on: its matrix has this number squared of entries.
 MAX_MAHALANOBIS = 2048
-OOD_METHODS = ("auto", "mahalanobis", "knn", "prototype", "energy", "softmax")
+OOD_METHODS = ("auto", "class_mean", "mahalanobis", "knn", "prototype", "energy", "softmax")
 #: Share of held-out samples that `predict(X, unknown=...)` still gives a class.
 KNOWN_SHARE = 0.99
 
@@ -60,12 +60,14 @@ KNOWN_SHARE = 0.99
 class Examples:
     """Training samples as a classifier remembers them: unit embeddings (n, dim), label columns, row numbers.
 
-    `mahalanobis` describes the features of the training data, for outliers; None if it could not be fitted.
+    For outliers, without samples held out from training: `class_means` (K, dim), the directions of the means of the
+    unit embeddings, and for tables `mahalanobis`, the embedding with the columns, None if it could not be fitted.
     """
 
     embedding: NDArray[np.float32]
     codes: Codes
     rows: Codes
+    class_means: NDArray[np.float32]
     mahalanobis: Mahalanobis | None = None
 
 
@@ -267,14 +269,18 @@ class Classifier:
         `most_values`, keep only as many rows, spread evenly, as have that many values in all.
         """
         (z,), mahalanobis = self.arrays(rows, "embedding"), None
-        features, part = self._features(rows, z), slice(None) if fit_on is None else fit_on
-        if features.shape[1] <= MAX_MAHALANOBIS:
-            with suppress(ValueError):  # the classes do not vary
-                mahalanobis = fit_mahalanobis(features[part], codes[part])
-        kept = np.arange(len(codes))
+        part = slice(None) if fit_on is None else fit_on
+        if isinstance(self.preprocessing, TablePreprocessing):
+            features = self._table_features(rows, z)
+            if features.shape[1] <= MAX_MAHALANOBIS:
+                with suppress(ValueError):  # the classes do not vary
+                    mahalanobis = fit_mahalanobis(features[part], codes[part])
+        kept, z = np.arange(len(codes)), unit(z)
         if most_values is not None and z.size > most_values:
             kept = np.unique(np.linspace(0, len(z) - 1, max(1, most_values // z.shape[1])).astype(np.int64))
-        self.examples = Examples(unit(z[kept]).astype(np.float32), codes[kept], kept, mahalanobis)
+        present, index = np.unique(codes[part], return_inverse=True)
+        means = unit(_class_sums(z[part], index, len(present))).astype(np.float32)
+        self.examples = Examples(z[kept].astype(np.float32), codes[kept], kept, means, mahalanobis)
         return self
 
     def explain(self, X: Any, n_neighbors: int = 5) -> Explanation:
@@ -324,9 +330,11 @@ class Classifier:
     def ood_score(self, X: Any, method: str = "auto") -> Floats:
         """Return how far each sample lies from the training data; higher is further out.
 
-        `method`: mahalanobis (distance to the nearest class in the covariance of the training data), knn (distance to
-        the tenth nearest training embedding), prototype (cosine distance to the nearest prototype), energy, softmax.
-        "auto" is the first of mahalanobis, knn and prototype that this classifier has what it needs for.
+        `method`: class_mean (cosine distance to the nearest class mean of the training embeddings), mahalanobis
+        (distance to the nearest class in the covariance of the training embeddings, for tables with the standardised
+        columns), knn (distance to the tenth nearest training embedding), prototype (cosine distance to the nearest
+        prototype), energy, softmax. "auto" is class_mean for images, mahalanobis for tables (class_mean if columns and
+        embedding have over 2,048 values together), and prototype without training embeddings.
         """
         return self.outlier_scores(self.preprocessing.rows(X), method)
 
@@ -367,7 +375,7 @@ class Classifier:
         """The method of `ood_score` that "auto" stands for."""
         if self.examples is None:
             return "prototype"
-        return "knn" if self.examples.mahalanobis is None else "mahalanobis"
+        return "class_mean" if self.examples.mahalanobis is None else "mahalanobis"
 
     def _outlier_scores(self, method: str, rows: Rows, z: Floats, logits: Floats) -> Floats:
         check_choice("method", method, OOD_METHODS)
@@ -375,15 +383,17 @@ class Classifier:
         if method in ("energy", "softmax"):
             return (energy_score if method == "energy" else max_softmax_score)(logits, self.calibration.temperature)
         if method == "mahalanobis":
-            fitted = self._examples("ood_score(method='mahalanobis')").mahalanobis
-            if fitted is None:
-                raise ValueError("the training samples of a class do not vary, so mahalanobis has no scale. Use knn.")
-            return fitted.score(self._features(rows, z))
-        z = np.where(z.any(axis=1, keepdims=True), z, 1.0)  # zeros, as a ReLU gives, have no direction: any will do
+            examples = self._examples("ood_score(method='mahalanobis')")
+            if examples.mahalanobis is None:
+                return fit_mahalanobis(examples.embedding, examples.codes).score(unit(z))
+            return examples.mahalanobis.score(self._table_features(rows, z))
+        z = _with_direction(z)
         if method == "prototype":
             return prototype_distance_score(z, self._class_vectors())
-        embedding = self._examples("ood_score(method='knn')").embedding
-        return knn_score(z, embedding, k=min(N_NEIGHBORS, len(embedding)))
+        examples = self._examples(f"ood_score(method={method!r})")
+        if method == "class_mean":
+            return prototype_distance_score(z, _with_direction(examples.class_means))
+        return knn_score(z, examples.embedding, k=min(N_NEIGHBORS, len(examples.embedding)))
 
     def add_class(self, X: Any, y: Any) -> Self:
         """Add classes without retraining: the mean embedding of its samples becomes the prototype of each.
@@ -430,12 +440,14 @@ class Classifier:
         if (before := self.examples) is not None:
             mahalanobis = before.mahalanobis
             if mahalanobis is not None:
-                centres = _class_sums(self._features(rows, embedding), codes, len(new)) / np.bincount(codes)[:, None]
+                features = self._table_features(rows, embedding)
+                centres = _class_sums(features, codes, len(new)) / np.bincount(codes)[:, None]
                 mahalanobis = replace(mahalanobis, means=np.vstack([mahalanobis.means, centres]))
             self.examples = Examples(
                 np.concatenate([before.embedding, z.astype(np.float32)]),
                 column[np.concatenate([before.codes, len(known) + codes])],
                 np.concatenate([before.rows, before.rows.max() + 1 + np.arange(len(codes))]),
+                np.concatenate([before.class_means, means.astype(np.float32)]),
                 mahalanobis,
             )
         return self
@@ -446,7 +458,8 @@ class Classifier:
         """Write the classifier to a folder of safetensors and JSON; `esupcon.load(path)` reads it.
 
         With `examples`, the embeddings of the training samples are stored too, for `explain`, `label_issues` and
-        `ood_score`; the samples themselves never are.
+        `ood_score`; the samples themselves never are. Without them the threshold for outliers is left out as well, if
+        its score needs them.
         """
         from esupcon.classifier.folder import save_classifier  # noqa: PLC0415 - that module reads classifiers too
 
@@ -472,11 +485,9 @@ class Classifier:
         examples = self._examples("a linear head")
         return unit(_class_sums(examples.embedding, examples.codes, self.n_classes))
 
-    def _features(self, rows: Rows, embedding: Floats) -> Floats:
-        """Return what outliers are found in: the embedding, and for tables the standardised columns beside it."""
-        if isinstance(self.preprocessing, TablePreprocessing):  # layer norms hide that a row is 1,000 times as large
-            return np.hstack([embedding, self.preprocessing.tensor(rows).numpy()])
-        return embedding
+    def _table_features(self, rows: Rows, embedding: Floats) -> Floats:
+        """Return the embedding and the standardised columns: layer norms hide that a row is 1,000 times as large."""
+        return np.hstack([embedding, self.preprocessing.tensor(rows).numpy()])
 
 
 @contextmanager
@@ -496,6 +507,11 @@ def unit(z: NDArray[Any]) -> Floats:
     length = np.linalg.norm(z.astype(np.float64), axis=1, keepdims=True)
     rows: Floats = z / np.where(length > 0, length, 1.0)
     return rows
+
+
+def _with_direction(z: NDArray[Any]) -> NDArray[Any]:
+    """Return z with ones for rows of zeros, as a ReLU gives: they have no direction, and any will do."""
+    return np.where(z.any(axis=1, keepdims=True), z, 1.0)
 
 
 def _class_sums(z: NDArray[Any], codes: Codes, n_classes: int) -> Floats:

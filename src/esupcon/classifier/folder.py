@@ -160,6 +160,7 @@ def save_classifier(
     contents = {WEIGHTS: save(tensors)}
     if examples and (known := classifier.examples) is not None:
         arrays: dict[str, Any] = {"embedding": known.embedding, "codes": known.codes, "rows": known.rows}
+        arrays["class_means"] = known.class_means
         if known.mahalanobis is not None:
             arrays |= {"means": known.mahalanobis.means, "whitening": known.mahalanobis.whitening}
         contents[EXAMPLES] = save({name: torch.tensor(value) for name, value in arrays.items()})
@@ -194,6 +195,9 @@ def _config(classifier: Classifier, tensors: Mapping[str, Tensor], files: dict[A
     head, projector = network.head, network.projector
     if classifier.about is None:
         raise ValueError("a classifier needs `about` to be saved: ModelInfo(encoder=..., method=...).")
+    calibration = classifier.calibration
+    if EXAMPLES not in files and calibration.outlier_score != "prototype":  # a threshold for a score that cannot be had
+        calibration = calibration.model_copy(update={"outlier_score": None, "outlier_threshold": None})
     # By its own name: "auto" may mean another encoder in a later version.
     encoder = resolve_encoder(classifier.about.encoder, classifier.preprocessing.input_shape)
     try:
@@ -205,7 +209,7 @@ def _config(classifier: Classifier, tensors: Mapping[str, Tensor], files: dict[A
             neck="none" if network.neck is None else "norm" if len(network.neck) == 1 else "linear",
             mirror=network.mirror,
             preprocessing=classifier.preprocessing,
-            calibration=classifier.calibration,
+            calibration=calibration,
             about=classifier.about.model_copy(update={"encoder": encoder}),
             files=files,
         )
@@ -424,18 +428,19 @@ def _read_examples(folder: Path, config: ModelConfig, dim: int) -> Examples | No
         return None
     arrays = {name: value.numpy() for name, value in _read_tensors(folder, EXAMPLES, config).items()}
     width = dim + (len(config.preprocessing.mean) if isinstance(config.preprocessing, TablePreprocessing) else 0)
-    n, n_means = (len(arrays.get(name, ())) for name in ("embedding", "means"))
+    n, n_means, n_classes = (len(arrays.get(name, ())) for name in ("embedding", "means", "class_means"))
     expected = {"embedding": ("float32", (n, dim)), "codes": ("int64", (n,)), "rows": ("int64", (n,))}
+    expected["class_means"] = ("float32", (n_classes, dim))
     if "means" in arrays:
         expected |= {"means": ("float64", (n_means, width)), "whitening": ("float64", (width, width))}
-    valid = n > 0 and {name: (array.dtype.name, array.shape) for name, array in arrays.items()} == expected
+    valid = n > 0 and n_classes > 0 and {name: (array.dtype.name, array.shape) for name, array in arrays.items()} == expected
     if valid:
         codes, finite = arrays["codes"], all(np.isfinite(array).all() for array in arrays.values())
         valid = finite and min(codes.min(), arrays["rows"].min()) >= 0 and codes.max() < len(config.classes)
     if not valid:
         raise ValueError(f"{EXAMPLES} does not hold the examples of this model. {_RESTORE}.")
     mahalanobis = Mahalanobis(arrays["means"], arrays["whitening"]) if n_means else None
-    return Examples(arrays["embedding"], arrays["codes"], arrays["rows"], mahalanobis)
+    return Examples(arrays["embedding"], arrays["codes"], arrays["rows"], arrays["class_means"], mahalanobis)
 
 
 # --- The model card --------------------------------------------------------------------------------------------------

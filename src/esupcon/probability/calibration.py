@@ -196,7 +196,7 @@ class Calibration(Record):
     class_counts: tuple[Count, ...] | None = None
     class_weight: tuple[Annotated[float, Field(gt=0)], ...] | None = None
     target_priors: tuple[Share, ...] | None = None
-    outlier_score: Literal["mahalanobis", "knn", "prototype"] | None = None
+    outlier_score: Literal["class_mean", "mahalanobis", "prototype"] | None = None
     outlier_threshold: float | None = None
 
     @model_validator(mode="after")
