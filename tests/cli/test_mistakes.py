@@ -218,7 +218,7 @@ CALLS = {
         lambda table, _: table.adapt_priors(priors=[0.5, 0.5]),
         "3 numbers, one per class",
     ),
-    "an unknown score": (lambda table, _: table.ood_score(X, method="best"), "must be one of auto, mahalanobis"),
+    "an unknown score": (lambda table, _: table.ood_score(X, method="best"), "must be one of auto, class_mean"),
     "a model that is not there": (lambda *_: package.load("nowhere"), "Pass the folder that a model was saved to"),
     "a table for a model of images": (lambda _, run: run.predict(X), r"images must be \(n, H, W\)"),
     "one path": (lambda _, run: run.predict("photos/ne/0.png"), "Pass a list"),

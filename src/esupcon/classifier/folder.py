@@ -433,7 +433,9 @@ def _read_examples(folder: Path, config: ModelConfig, dim: int) -> Examples | No
     expected["class_means"] = ("float32", (n_classes, dim))
     if "means" in arrays:
         expected |= {"means": ("float64", (n_means, width)), "whitening": ("float64", (width, width))}
-    valid = n > 0 and n_classes > 0 and {name: (array.dtype.name, array.shape) for name, array in arrays.items()} == expected
+    valid = (
+        min(n, n_classes) > 0 and {name: (array.dtype.name, array.shape) for name, array in arrays.items()} == expected
+    )
     if valid:
         codes, finite = arrays["codes"], all(np.isfinite(array).all() for array in arrays.values())
         valid = finite and min(codes.min(), arrays["rows"].min()) >= 0 and codes.max() < len(config.classes)
