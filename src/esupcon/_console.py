@@ -72,6 +72,16 @@ def check_choice(name: str, value: object, choices: Collection[object]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}; got {value!r}.")
 
 
+@contextmanager
+def explained(problem: str, remedy: str) -> Iterator[None]:
+    """Make one ValueError of one line of whatever the code of a user or of a library raises."""
+    try:
+        yield
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        raise ValueError(f"{problem} ({reason}). {remedy}") from error
+
+
 def usable_cores() -> int:
     """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -310,7 +310,7 @@ IMAGE = {"kind": "image", "channels": 3, "image_size": [8, 8], "mean": [0, 0, 0]
                 *({**DATA, "options": {"data_dir": "/etc"}}, {**DATA, "cache_dir": "/tmp"}, [], "digits", {}),
                 *({**DATA, "name": "/etc/passwd"}, {**DATA, "name": "..\\secret"}, {**DATA, "name": ["digits"]}),
                 *({**DATA, "split_seed": -1}, {**DATA, "seed": None}, {**DATA, "noise_kind": "rm"}),
-                *({**DATA, "test_fraction": 1e999}, {**DATA, "validation_fraction": 2}, {**DATA, "n_per_class": 0}),
+                *({**DATA, "test_fraction": 1e999}, {**DATA, "validation_fraction": 1.0}, {**DATA, "n_per_class": 0}),
             )
         ),
         ({"about.encoder": "resnet18"}, "takes images"),

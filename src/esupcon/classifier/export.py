@@ -28,6 +28,7 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor, nn
 
 import esupcon
+from esupcon._console import explained
 from esupcon._io import write_bytes
 from esupcon.classifier.classifier import Classifier
 from esupcon.classifier.preprocessing import Rows, TablePreprocessing, read_images
@@ -132,7 +133,7 @@ def _graph(classifier: Classifier) -> torch.export.ExportedProgram:
     dtype = torch.float32 if isinstance(classifier.preprocessing, TablePreprocessing) else torch.uint8
     example = torch.zeros(2, *classifier.preprocessing.input_shape, dtype=dtype)
     remedy = "Its forward must not branch on values or fix the size of the batch."
-    with _quiet_or_refused(classifier, "cannot be traced to a graph", remedy), torch.no_grad():
+    with _explained(classifier, "cannot be traced to a graph", remedy), quiet(), torch.no_grad():
         batch = torch.export.Dim("batch")
         program = torch.export.export(Deployed(classifier).eval(), (example,), dynamic_shapes=({0: batch},))
     for node in program.graph.nodes:
@@ -172,7 +173,7 @@ def _onnx(classifier: Classifier, opset: int) -> tuple[bytes, Run | None]:
 def _onnx_bytes(classifier: Classifier, input_name: str, opset: int) -> bytes:
     graph, names = _graph(classifier), {"input_names": [input_name], "output_names": list(OUTPUTS)}
     # Fails for operations that ONNX does not have, and for 2 GB or more.
-    with _quiet_or_refused(classifier, "cannot be written as ONNX", "Export to torch instead."):
+    with _explained(classifier, "cannot be written as ONNX", "Export to torch instead."), quiet():
         program: Any = torch.onnx.export(graph, (), **names, opset_version=opset, dynamo=True, verbose=False)  # type: ignore[arg-type]
         model = program.model_proto
         written = {one.domain: one.version for one in model.opset_import}.get("")
@@ -207,16 +208,9 @@ def _metadata(classifier: Classifier) -> dict[str, str]:
     }
 
 
-@contextlib.contextmanager
-def _quiet_or_refused(classifier: Classifier, problem: str, remedy: str) -> Iterator[None]:
-    """Make one ValueError of whatever a custom encoder or an exporter raises."""
-    try:
-        with quiet():
-            yield
-    except Exception as error:
-        name = "the encoder" if classifier.about is None else f"encoder {classifier.about.encoder!r}"
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        raise ValueError(f"{name} {problem} ({reason}). {remedy}") from error
+def _explained(classifier: Classifier, problem: str, remedy: str) -> contextlib.AbstractContextManager[None]:
+    name = "the encoder" if classifier.about is None else f"encoder {classifier.about.encoder!r}"
+    return explained(f"{name} {problem}", remedy)
 
 
 @contextlib.contextmanager

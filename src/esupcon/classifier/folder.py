@@ -88,7 +88,7 @@ class TrainingData(Record):
     imbalance_rate: Fraction | None = None
     noise_rate: Fraction | None = None
     noise_kind: NoiseKind = "shuffle"
-    validation_fraction: Fraction = 0.0
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     seed: Seed = 0
 
 

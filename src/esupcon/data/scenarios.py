@@ -143,8 +143,6 @@ class Prepared(NamedTuple):
 
 def prepare(dataset: Dataset, scenario: Scenario, validation_fraction: float, seed: int) -> Prepared:
     """Apply a scenario to the training part, then hold out a stratified share of its rows, wrong labels included."""
-    if not 0 <= validation_fraction < 1:
-        raise ValueError(f"validation_fraction must be at least 0 and below 1; got {validation_fraction}.")
     indices, noisy, drawn = scenario.apply(dataset.y_train)
     labels = noisy.astype(np.int64)
     fit, held = np.arange(len(labels)), np.empty(0, np.int64)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from esupcon._console import check_choice
+from esupcon._console import check_choice, explained
 from esupcon.models.fast import SMALLEST_SIDE, FastEncoder
-from esupcon.models.pretrained import EfficientNetLite0, Pixels, first_line, timm_module
+from esupcon.models.pretrained import EfficientNetLite0, Pixels, timm_module
 
 Stem = Literal["32x32", "224x224"]
 
@@ -176,14 +176,13 @@ def embedding_width(module: nn.Module, input_shape: tuple[int, ...]) -> int:
     like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0))
     batch = torch.zeros(2, *input_shape, device=like.device, dtype=like.dtype)
     expected = f"encoder {name} must map a batch of shape {tuple(batch.shape)} to (2, dim)"
-    try:
-        devices = [like.device] if like.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), torch.no_grad():
-            out = copy.deepcopy(module).eval()(batch)
-    except Exception as error:
-        raise ValueError(
-            f"{expected}; it raised {type(error).__name__} ({first_line(error)}). Check it against your data."
-        ) from error
+    devices = [like.device] if like.device.type == "cuda" else []
+    with (
+        explained(expected, "Check it against your data."),
+        torch.random.fork_rng(devices=devices),
+        torch.no_grad(),
+    ):
+        out = copy.deepcopy(module).eval()(batch)
     found = f"{out.dtype} of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
     if not isinstance(out, Tensor) or not out.is_floating_point() or out.shape[:-1] != (2,) or out.numel() == 0:
         remedy = "Pool and flatten its output, as in nn.Sequential(module, nn.AdaptiveAvgPool2d(1), nn.Flatten())."

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from esupcon._console import say
+from esupcon._console import explained, say
 from esupcon._io import file_digest
 
 #: Means and standard deviations of the channels, from 0 to 1, that weights were trained with.
@@ -142,13 +142,9 @@ def timm_module(name: str, input_shape: tuple[int, ...], *, pretrained: bool) ->
 
     Pretrained weights come from the local cache of timm, or are downloaded; a line names their size and source first.
     """
-    try:
+    needed = f"encoder 'timm:{name}' needs timm, and a torchvision that matches torch"
+    with explained(needed, "Install it with: pip install 'esupcon[timm]'"):
         timm = import_module("timm")
-    except Exception as error:
-        raise ValueError(
-            f"encoder 'timm:{name}' needs timm, and a torchvision that matches torch; importing it raised "
-            f"{type(error).__name__} ({first_line(error)}). Install it with: pip install 'esupcon[timm]'"
-        ) from error
     # The name before a dot is the architecture, after it the tag of pretrained weights. Anything else, such as
     # a path on a hub, would be downloaded.
     architecture = name.partition(".")[0]
@@ -156,37 +152,22 @@ def timm_module(name: str, input_shape: tuple[int, ...], *, pretrained: bool) ->
         close = difflib.get_close_matches(architecture, timm.list_models(), n=3, cutoff=0.5)
         remedy = f" Did you mean {' or '.join(f'timm:{match}' for match in close)}?" if close else ""
         raise ValueError(f"timm has no architecture {name!r}.{remedy} timm.list_models() lists all.")
-    try:
+    with explained(f"timm has no weights {name!r}", f"timm.list_pretrained('{architecture}.*') lists those it has."):
         about = timm.get_pretrained_cfg(name)
-    except RuntimeError as error:
-        remedy = f"timm.list_pretrained('{architecture}.*') lists those it has"
-        raise ValueError(f"timm has no weights {name!r} ({first_line(error)}); {remedy}.") from error
     if pretrained and not (about and about.has_weights):
         raise ValueError(f"timm has no pretrained weights for {name!r}. {_FRESH}")
     channels, height, width = input_shape
     options: dict[str, object] = {"num_classes": 0, "in_chans": channels}
     if getattr(about, "fixed_input_size", False):
         options["img_size"] = (height, width)
-    try:
+    remedy = "Choose an architecture for this image size, or resize the images."
+    with explained(f"timm could not create {name} for images of shape {input_shape}", remedy):
         module: nn.Module = timm.create_model(name, pretrained=False, **options)
-    except Exception as error:
-        raise ValueError(
-            f"timm could not create {name} for images of shape {input_shape} ({first_line(error)}). "
-            "Choose an architecture for this image size, or resize the images."
-        ) from error
     if not pretrained or torch.get_default_device().type == "meta":  # where only the name is checked
         return module, None
     source = f"huggingface.co/{about.hf_hub_id}" if about.hf_hub_id else about.url or about.file
-    try:
-        size = sum(tensor.nbytes for tensor in module.state_dict().values()) / 1e6
-        say(f"Loading the weights of timm:{name}, about {size:.0f} MB, from the cache of timm or from {source}.")
+    size = sum(tensor.nbytes for tensor in module.state_dict().values()) / 1e6
+    say(f"Loading the weights of timm:{name}, about {size:.0f} MB, from the cache of timm or from {source}.")
+    with explained(f"the weights of timm:{name} could not be loaded from {source}", _FRESH):
         module = timm.create_model(name, pretrained=True, **options)
-    except Exception as error:
-        raise ValueError(
-            f"the weights of timm:{name} could not be loaded from {source} ({first_line(error)}). {_FRESH}"
-        ) from error
     return module, (tuple(about.mean), tuple(about.std))
-
-
-def first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
