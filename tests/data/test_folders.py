@@ -1,7 +1,10 @@
 """Folders of images, tidy and messy, and mistaken options."""
 
 import os
+import subprocess
+import sys
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,6 +158,20 @@ def test_links_are_followed_and_loops_end(tmp_path):
     data = quietly(root, tmp_path)
     assert (data.classes, counts(data)) == (("a", "b", "linked"), [4, 4, 2])
     assert said(data, "a link back")
+
+
+def test_folders_may_be_nested_deeper_than_functions(tmp_path, monkeypatch):
+    """os.walk calls itself for every folder below Python 3.12; a path of so many is too long to be used at once."""
+    root = class_folder(tmp_path / "set", {"a": 2, "b": 2})
+    monkeypatch.chdir(root / "a")
+    for _ in range(sys.getrecursionlimit() + 100):
+        Path("d").mkdir()
+        os.chdir("d")
+    picture().save("deep.jpg")
+    os.chdir(root)
+    data = quietly(root, tmp_path)
+    assert len(data.x_train) + len(data.x_test) == 5
+    subprocess.run(["rm", "-r", root / "a"], check=True)  # pytest would fail to
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Arrays in .npz files, tables of path,label in .csv files, and the digest of a source."""
 
 import os
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -115,6 +116,17 @@ def test_labels_of_every_type(tmp_path, labels, more, classes):
 def test_any_class_names_are_kept(tmp_path_factory, names):
     arrays = whole(tmp_path_factory.mktemp("n"), x_train=IMAGES, y_train=np.array(names))
     assert [arrays.classes[k] for k in arrays.labels] == names
+
+
+def test_images_are_scaled_in_little_memory(tmp_path):
+    x = np.random.default_rng(0).random((4000, 8, 8))
+    np.savez(tmp_path / "set.npz", x=x, y=np.arange(4000) % 2)
+    tracemalloc.start()
+    source = read_npz(tmp_path / "set.npz", DataOptions(), lambda line: None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * x.nbytes
+    np.testing.assert_array_equal(source.images, np.rint(x[:, None] * 255))
 
 
 OK = {"x_train": IMAGES, "y_train": LABELS}

@@ -346,6 +346,11 @@ CLAIMS: dict[str, Any] = {
     "an array of a petabyte": ("x.npz", lambda: npz_of_zeroes(1 << 50, MEGABYTE), TRAIN_IN),
     "an array that swells": ("x.npz", lambda: npz_of_zeroes(600 * MEGABYTE, 600 * MEGABYTE), TRAIN_IN),
     "text of a gigabyte each": ("x.npz", lambda: npz_of_zeroes(64, MEGABYTE, f"<U{1 << 28}"), TRAIN_IN),
+    "a long label beside many short ones": (
+        "x.csv",
+        lambda: b"path,label\n" + b"x,a\n" * 20_000 + b"y," + b"b" * 100_000 + b"\n",
+        TRAIN_IN,
+    ),
     "rows without images": ("x.parquet", rows_without_images, TRAIN_IN),
     "weights of a terabyte": ("run/model/model.safetensors", lambda: safetensors(TERABYTE), PREDICT),
     "weights that overlap": ("run/model/model.safetensors", lambda: safetensors(SHORT), PREDICT),

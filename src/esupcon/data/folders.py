@@ -86,17 +86,22 @@ def _walk(top: str, skipped: list[Skipped], others: Counter[str]) -> list[str]:
     """Return the image files below `top`, sorted. Links are followed; no folder is entered twice, so loops end."""
     found: list[str] = []
     seen: set[str] = set()
-    for folder, subfolders, files in os.walk(top, onerror=partial(_skip, skipped), followlinks=True):
+    ahead = [top]
+    while ahead:
+        folder = ahead.pop()
         if (place := os.path.realpath(folder)) in seen:
             others[f"{os.path.basename(folder)} (a link back)"] += 1  # noqa: PTH119 - the names of a tree are text
-            subfolders.clear()
             continue
         seen.add(place)
-        ignored = [name for name in subfolders if _is_ignored(Path(folder, name))]
-        subfolders[:] = [name for name in subfolders if name not in ignored]
-        others.update(ignored)
+        # One folder at a time: below Python 3.12 os.walk fails on folders nested a thousand deep.
+        _, subfolders, files = next(os.walk(folder, onerror=partial(_skip, skipped)), (folder, [], []))
+        for name in subfolders:
+            if _is_ignored(Path(folder, name)):
+                others[name] += 1
+            else:
+                ahead.append(os.path.join(folder, name))  # noqa: PTH118 - a Path per image is slow; as below
         for name in files:
-            path = os.path.join(folder, name)  # noqa: PTH118 - a Path per image is slow; as below
+            path = os.path.join(folder, name)  # noqa: PTH118
             if not _is_image_name(name):
                 others[name] += 1
             elif not os.path.isfile(path):  # noqa: PTH113

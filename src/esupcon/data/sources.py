@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -125,13 +125,13 @@ def encode_labels(
     With `classes`, whole numbers index them and text is one of them; without, they are the values found in `train`.
     """
     parts = [_checked_labels(part, source) for part in (train, test) if part is not None]
-    textual = any(part.dtype.kind == "U" for part in parts)
-    names = in_class_order(set(np.unique(parts[0]).astype(str).tolist())) if classes is None else tuple(classes)
+    textual = any(part.dtype.kind == "O" for part in parts)
+    names = in_class_order(set(map(str, np.unique(parts[0])))) if classes is None else tuple(classes)
     if len(set(names)) < len(names):
         raise ValueError(f"{source} names a class twice: {', '.join(map(repr, names))}. Class names must differ.")
     keys = names if classes is None or textual else map(str, range(len(names)))
     index = {key: k for k, key in enumerate(keys)}
-    labels = np.concatenate([part.astype(str) for part in parts] if textual else parts)
+    labels = np.concatenate([as_text(map(str, part.tolist())) for part in parts] if textual else parts)
     found, inverse = np.unique(labels, return_inverse=True)
     values = list(map(str, found))
     if unknown := [value for value in values if value not in index]:
@@ -140,17 +140,22 @@ def encode_labels(
     return np.array([index[value] for value in values], np.int64)[inverse], names
 
 
+def as_text(values: Iterable[str]) -> NDArray[Any]:
+    """Return text as an array of objects: in an array of characters each entry takes as much as the longest."""
+    return np.array([*values], object)
+
+
 def _checked_labels(labels: NDArray[Any], source: object) -> NDArray[Any]:
-    """Return labels as (n,) of int64 or text."""
+    """Return labels as (n,) of int64 or text (see `as_text`)."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
         remedy = "Convert one-hot rows to numbers with argmax(axis=1)"
         raise ValueError(f"{source}: labels must be one per image; got shape {labels.shape}. {remedy}.")
-    if labels.dtype.kind == "U":
-        if labels.size and np.char.str_len(labels).max() > LONGEST_LABEL:
+    if labels.dtype.kind in "UO":
+        if max(map(len, labels.tolist()), default=0) > LONGEST_LABEL:
             raise ValueError(f"{source}: a label has more than {LONGEST_LABEL:,} characters. Use shorter class names.")
-        return labels
+        return as_text(labels.tolist())
     if labels.dtype.kind not in "iubf":
         raise ValueError(f"{source}: labels must be whole numbers or text; got dtype {labels.dtype}.")
     with np.errstate(invalid="ignore"):
@@ -164,7 +169,7 @@ def labelled_files(
     train: Sequence[tuple[str, str]], test: Sequence[tuple[str, str]], source: object, skipped: list[Skipped]
 ) -> Source:
     """Return files, each a path and a label, as a source; without test files it has no test part."""
-    y_train, y_test = (np.array([label for _, label in part], str) for part in (train, test))
+    y_train, y_test = (as_text(label for _, label in part) for part in (train, test))
     labels, classes = encode_labels(y_train, y_test if test else None, None, source)
     images = ImageFiles([path for path, _ in (*train, *test)])
     return Source(images, labels, classes, len(train) if test else None, skipped)
@@ -180,7 +185,7 @@ _PARTS = dict.fromkeys(TRAIN_NAMES, "train") | {name: "val" if name[:3] == "val"
 
 def read_csv(file: Path, options: DataOptions, log: Log) -> Source:
     """Read a table with columns of path, relative to the file's folder, label and maybe split (train, test or val)."""
-    check_memory(64 * file.stat().st_size, f"the table {file}")  # a line of four characters takes about 250 bytes
+    check_memory(140 * file.stat().st_size, f"the table {file}")  # a line of four characters takes about 540 bytes
     try:
         text = file.read_text(encoding="utf-8-sig")
         delimiter = max(",;\t", key=text.partition("\n")[0].count)
@@ -256,7 +261,7 @@ def read_npz(file: Path, options: DataOptions, log: Log) -> Source:
         raise ValueError(f"{file}: x_train and x_test differ in size, {planes[0].shape[1:]} and {planes[1].shape[1:]}.")
     classes = None
     if "classes" in content:
-        classes = _checked_labels(content["classes"], f"{file}, classes").astype(str).tolist()
+        classes = [*map(str, _checked_labels(content["classes"], f"{file}, classes").tolist())]
     labels, names_of_classes = encode_labels(content["y_train"], content.get("y_test"), classes, file)
     n_train = len(planes[0]) if len(planes) > 1 else None
     return Source(_as_uint8(planes, file, log), labels, names_of_classes, n_train)
@@ -295,5 +300,10 @@ def _as_uint8(parts: list[NDArray[Any]], file: Path, log: Log) -> NDArray[np.uin
     unit = ("f" in kinds and high <= 1) or kinds == {"b"}
     if "f" in kinds:
         log(f"{file} holds floats from {low:.4g} to {high:.4g}, read as 0 to {1 if unit else 255}")
-    check_memory(sum(part.nbytes for part in parts), f"{file}, scaled beside the arrays it holds,")
-    return np.concatenate([np.rint(part * np.float32(255) if unit else part).astype(np.uint8) for part in parts])
+    n_values = sum(part.size for part in parts)
+    check_memory(n_values + sum(part.nbytes for part in parts), f"{file}, scaled beside the arrays it holds,")
+    scaled, end = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), np.uint8), 0
+    for block in (part[i : i + 1024] for part in parts for i in range(0, len(part), 1024)):  # in little memory
+        start, end = end, end + len(block)
+        scaled[start:end] = np.rint(block * np.float32(255) if unit else block).astype(np.uint8)
+    return scaled
