@@ -87,11 +87,12 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, offset: ArrayLike =
 def smoothed_temperature(
     logits: ArrayLike, labels: ArrayLike, *, offset: ArrayLike = 0.0, noise_rate: float = 0.0
 ) -> float:
-    """Return the temperature of `fit_temperature` with one imagined mistake added: the rule for every stored model.
+    """Return the temperature of `fit_temperature` with half a mistake added: the rule for every stored model.
 
-    Maximum likelihood makes a classifier certain that ranks all held-out labels first. By the rule of succession, the
-    row of median margin is added once more, with its second choice as label. With `noise_rate`, the share of these
-    labels that are wrong, the temperature is that for the right labels: see `_temperature_under_noise`.
+    Maximum likelihood makes a classifier certain that ranks all held-out labels first. So the row of median margin is
+    added once more, with its second choice as label and half of the weight of the others. As for shares, half a
+    sample suits the log loss: a whole one gives few samples too little confidence. With `noise_rate`, the share of
+    these labels that are wrong, the temperature is that for the right labels: see `_temperature_under_noise`.
     """
     z, y = with_labels(as_logits(logits), labels)
     if not can_calibrate(y):
@@ -102,7 +103,7 @@ def smoothed_temperature(
     order = np.argsort(z, axis=1, kind="stable")
     ranked = np.take_along_axis(z, order, axis=1)
     typical = int(np.argsort(ranked[:, -1] - ranked[:, -2], kind="stable")[len(z) // 2])
-    z, y = np.vstack([z, z[typical]]), np.append(y, order[typical, -2])
+    z, y = np.vstack([z, z, z[typical]]), np.concatenate([y, y, [order[typical, -2]]])
     temperature = fit_temperature(z, y, offset=offset)
     return _temperature_under_noise(z, y, temperature, noise_rate, offset) if noise_rate else temperature
 
