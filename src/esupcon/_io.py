@@ -211,30 +211,26 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def locked(path: PathLike, waiting: Callable[[], None] | None = None) -> Iterator[bool | None]:
-    """Hold the lock file `path`. Yield True if held, False if another process holds it, None if locks do not work here.
+def locked(path: PathLike, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
+    """Hold the lock file `path` if locks work here. Yield False if another process holds it, else True.
 
     With `waiting`, call it and wait for the other process. A lock only saves work: what is built is written atomically.
     """
     from filelock import FileLock, Timeout  # noqa: PLC0415 - 40 ms that `esupcon --help` does not need
 
-    lock = FileLock(path)
-    held: bool | None = True
-    try:
+    lock, is_free = FileLock(path), True
+    with suppress(OSError, NotImplementedError):
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            held = waiting is not None
+            is_free = waiting is not None
             if waiting is not None:
                 waiting()
                 lock.acquire()
-    except (OSError, NotImplementedError):
-        held = None
     try:
-        yield held
+        yield is_free
     finally:
-        if held:
-            lock.release()
+        lock.release()
 
 
 # --- Memory ----------------------------------------------------------------------------------------------------------

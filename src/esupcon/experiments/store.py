@@ -120,8 +120,8 @@ class Store:
     def work_folder(self, key: str) -> Path:
         return self.root / "work" / key
 
-    def locked(self, key: str) -> AbstractContextManager[bool | None]:
-        """Hold the lock of a run: True if held, False if another process computes it, None if locks do not work."""
+    def locked(self, key: str) -> AbstractContextManager[bool]:
+        """Hold the lock of a run; yield False if another process computes it."""
         return _io.locked(self.root / "locks" / f"{key}.lock")
 
     def is_done(self, key: str) -> bool:
@@ -132,7 +132,7 @@ class Store:
             return "done"
         if (self.root / "locks" / f"{key}.lock").exists():
             with self.locked(key) as held:
-                if held is False:
+                if not held:
                     return "running"
         if self.failure(key) is not None:
             return "failed"

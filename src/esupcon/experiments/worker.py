@@ -56,7 +56,7 @@ def compute(task: Task, should_stop: Callable[[], bool]) -> Event:
 
     store, key = Store(task.store), task.key
     with store.locked(key) as held:
-        if held is False:
+        if not held:
             return Event(key=key, kind="running_elsewhere")
         try:
             if not store.is_done(key):
