@@ -129,7 +129,6 @@ class MLP(nn.Module):
         super().__init__()
         _check_size("hidden", hidden, MAX_HIDDEN, 256)
         _check_size("layers", layers, MAX_LAYERS, 2)
-        self.in_features = in_features
         self.dim = hidden
         self.layers = nn.Sequential()
         for index in range(layers):

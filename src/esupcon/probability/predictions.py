@@ -60,13 +60,13 @@ def as_logits(values: ArrayLike) -> FloatArray:
     return logits
 
 
-def as_probabilities(values: ArrayLike, *, name: str = "probabilities") -> FloatArray:
+def as_probabilities(values: ArrayLike) -> FloatArray:
     """Return (n, K) float64 probabilities, K >= 2: not negative, every row sum within 1e-3 of one, values unchanged."""
-    probabilities = as_table(values, name=name, columns="classes", fewest=2)
+    probabilities = as_table(values, name="probabilities", columns="classes", fewest=2)
     remedy = "If these are logits, turn them into probabilities with softmax(logits)."
-    refuse(probabilities < 0, f"{name} must not be negative", probabilities, remedy)
+    refuse(probabilities < 0, "probabilities must not be negative", probabilities, remedy)
     sums = probabilities.sum(axis=1)
-    expected = f"{name} must sum to 1 within {ROW_SUM_TOLERANCE} in every row"
+    expected = f"probabilities must sum to 1 within {ROW_SUM_TOLERANCE} in every row"
     refuse(np.abs(sums - 1.0) > ROW_SUM_TOLERANCE, expected, sums, remedy)
     return probabilities
 
