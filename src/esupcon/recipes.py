@@ -103,7 +103,7 @@ RECIPES: dict[str, dict[str, tuple[Any, str]]] = {
 MANY_CLASSES = 30
 _OF_MANY_CLASSES = {
     "temperature": (0.1, "lets probabilities reach 1 with many classes"),
-    "prototype_share": (0.9, "few samples of a batch share a class"),
+    "prototype_share": (0.7, "few samples of a batch share a class"),
     "contrast_weight": (0.0, "the own class would count against a sample"),
 }
 #: Rows of a table below which a second layer does not help, and above which batches are larger.
