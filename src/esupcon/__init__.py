@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from esupcon.training.loop import fit
     from esupcon.training.pipeline import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = ["ContrastiveClassifier", "RunSpec", "TrainSpec", "__version__", "fit", "load", "train"]
 
 
