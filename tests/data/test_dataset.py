@@ -62,19 +62,10 @@ def test_every_option_has_a_help_text_and_those_without_effect_are_in_no_key():
 def with_test_part(kind, tmp_path):
     """Return a source that has a test part, or whose test part is decided otherwise."""
     match kind:
-        case "folder":
-            for part in ("train", "test"):
-                class_folder(tmp_path / "set" / part, {"a": 2, "b": 2})
-            return tmp_path / "set"
         case "npz":
             x, y = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1])
             np.savez(tmp_path / "set.npz", x_train=x, y_train=y, x_test=x, y_test=y)
             return tmp_path / "set.npz"
-        case "csv":
-            class_folder(tmp_path / "set", {"a": 2, "b": 2})
-            rows = [f"set/{name}/{i:03}.png,{name},{('train', 'test')[i]}" for name in "ab" for i in (0, 1)]
-            (tmp_path / "set.csv").write_text("\n".join(["path,label,split", *rows]))
-            return tmp_path / "set.csv"
         case "caltech256":  # more than 60 images of each class: 60 of them train
             root = tmp_path / "256_ObjectCategories"
             for folder, number in (("001.ak47", 1), ("002.flag", 2)):
@@ -86,7 +77,7 @@ def with_test_part(kind, tmp_path):
     return "toy"
 
 
-@pytest.mark.parametrize("kind", ["folder", "npz", "csv", "caltech256", "registered"])
+@pytest.mark.parametrize("kind", ["npz", "caltech256", "registered"])
 @pytest.mark.parametrize("option", [{"test_fraction": 0.4}, {"split_seed": 3}])
 def test_option_of_a_drawn_test_part_is_refused_if_there_is_one(tmp_path, monkeypatch, kind, option):
     monkeypatch.setattr(dataset, "_REGISTERED", {})
