@@ -79,10 +79,15 @@ def refuse_link(path: PathLike) -> None:
 # --- JSON, and the one seal ------------------------------------------------------------------------------------------
 
 _SEAL = "sha256_of_the_rest"
+#: Bytes of memory per byte of a JSON file.
+JSON_MEMORY = 20
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file; raise a ValueError that names the file if it is not JSON."""
+    """Return the value in a JSON file; raise a ValueError that names the file if it is not JSON, or too large."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file, and reading it may never end. Remove it.")
+    check_memory(JSON_MEMORY * path.stat().st_size, str(path))
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -93,6 +98,8 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a file of JSON lines, none if it is absent; skip what a killed process left unfinished."""
     records = []
     with suppress(OSError):
+        if not path.is_file():  # reading a pipe or a device may never end
+            return []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError, RecursionError):
                 records.append(json.loads(line))

@@ -389,12 +389,36 @@ def test_claims_are_bounded_by_what_the_file_holds(
         assert_one_clear_line(ended, (tmp_path / name).stem if name == "t.toml" else tmp_path)
 
 
+# Files of ours, and the command that reads them.
+READ = {
+    "config": ("run/model/config.json", PREDICT, 2),
+    "settings": ("run/run.json", IN_RUN, 2),
+    "result": ("run/result.json", IN_RUN, 2),
+    "checkpoint": ("run/checkpoint-1-{key}-0.pt", IN_RUN, 0),
+    "plan": ("store/plans/{plan}", ("report", "{root}/store", "--format", "csv"), 1),
+    "history": ("store/runs/{key}/history.jsonl", ("report", "{root}/store", "--format", "csv"), 0),
+}
+
+
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("/dev/zero"), os.mkfifo], ids=["endless", "pipe"])
-def test_a_config_that_is_no_file_is_refused(warm: Warm, run: Path, make: Callable[[Path], None]) -> None:
-    (run / "model" / "config.json").unlink()
-    make(run / "model" / "config.json")
-    ended = warm.esupcon("predict", run, "x.png", more_memory=200 * MEGABYTE)
-    assert_one_clear_line(ended, "config.json")
+@cases(READ)
+def test_what_is_no_file_is_never_read(
+    warm: Warm, run: Path, corners: Path, digits_store: Path, tmp_path: Path, make: Callable[[Path], None], case: Any
+) -> None:
+    name, words, code = case
+    store = Path(shutil.copytree(digits_store, tmp_path / "store"))
+    key = stored_key(store) if "store" in name else read_sealed_json(run / "run.json")["key"]
+    path = tmp_path / name.format(key=key, plan=next((store / "plans").iterdir()).name)
+    (run / "result.json").unlink()  # otherwise nothing else is read
+    path.unlink(missing_ok=True)
+    make(path)
+    filled = (word.format(root=tmp_path, corners=corners) for word in words)
+    ended = warm.esupcon(*filled, more_memory=400 * MEGABYTE, kill_after=120)
+    is_refused_link = words is IN_RUN and path.is_symlink()
+    assert ended.code == (2 if is_refused_link else code), ended.err
+    assert "Traceback" not in ended.err
+    if ended.code == 2:
+        assert_one_clear_line(ended, path.name)
 
 
 # --- 5. A model decides nothing but its predictions ------------------------------------------------------------------

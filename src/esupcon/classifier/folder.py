@@ -61,8 +61,8 @@ MAX_NESTING = 8
 VERSIONS = {"esupcon": esupcon.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
 #: Rows of a table on the model card; the config has the rest.
 MAX_CARD_ROWS = 100
-#: Bytes of memory per byte of a file: for parsed JSON, and for tensors beside the file that they are copied from.
-JSON_MEMORY, TENSOR_MEMORY = 20, 2
+#: Bytes of memory per byte of a file of tensors, which are copied from it.
+TENSOR_MEMORY = 2
 
 _RESTORE = "Copy the folder again from where it was saved"
 
@@ -327,7 +327,6 @@ def _read_config(folder: Path) -> ModelConfig:
     if not file.is_file():
         remedy = "Pass the folder that a model was saved to"
         raise FileNotFoundError(f"no model at {folder}: {CONFIG} is missing. {remedy}.")
-    check_memory(JSON_MEMORY * file.stat().st_size, str(file))
     values = read_sealed_json(file)
     if (version := values.get("schema_version")) != SCHEMA:
         remedy = "Load it with the esupcon that wrote it"

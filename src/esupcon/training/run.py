@@ -634,7 +634,7 @@ class RunFolder:
         for path in sorted(self.path.glob(f"checkpoint-[0-9]*-{self.key}-*.pt"), reverse=True):
             problem = "its checksum differs"
             try:
-                content = path.read_bytes()
+                content = path.read_bytes() if path.is_file() else b""  # reading a pipe may never end
                 if path.stem.endswith(f"-{_digest(content)}"):
                     state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
                     self.kept = [path.name]
