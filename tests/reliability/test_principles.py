@@ -523,18 +523,23 @@ def test_a_signal_waits_neither_for_a_backward_pass_nor_for_the_end_of_the_inter
     assert subprocess.run([sys.executable, "-P", "-c", script], timeout=50, check=False).returncode == 130
 
 
+MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 RANKS = {
     "a rank alone": {"RANK": "2"},
     "a rank that is no number": {"LOCAL_RANK": "one", "RANK": "one"},
     "a negative rank": {"RANK": "-1"},
     "a rank and the number of processes": {"RANK": "1", "WORLD_SIZE": "2"},
+    "the first of two without an address": {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+    "a number of processes that is no number": {"WORLD_SIZE": "two", "LOCAL_WORLD_SIZE": "1"},
+    "no processes": {**MEETING, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "0", "LOCAL_WORLD_SIZE": "0"},
+    "a rank beyond the last": {**MEETING, "RANK": "5", "LOCAL_RANK": "5", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
     "all but the port": {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"},
 }
 
 
 @cases(RANKS)
 def test_a_process_without_its_group_is_an_error(warm: Warm, corners: Path, tmp_path: Path, case: Any) -> None:
-    ended = warm.esupcon("train", corners, "--out", tmp_path / "o", *TRAIN, environment=case)
+    ended = warm.esupcon("train", corners, "--out", tmp_path / "o", *TRAIN, environment=case, kill_after=120)
     assert_one_clear_line(ended, "torchrun")
     assert not (tmp_path / "o" / "model").exists()
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from esupcon._console import printable
 from esupcon._io import read_json, write_json
 from esupcon.data.cache import cache_root
 from esupcon.methods import Term
@@ -37,36 +38,50 @@ if TYPE_CHECKING:
 _FABRIC_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "64": "32-true"}
 
 
+# What torchrun tells its processes.
+_LAUNCH = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_WORLD_SIZE")
+
 # --- Processes -------------------------------------------------------------------------------------------------------
 
 
 def rank() -> int:
     """Return the number of this process among those that train together, from the environment of its launcher.
 
-    Raise a ValueError if the environment names a rank but not how the processes find each other.
+    Raise a ValueError if the environment names a rank but not how the processes find each other, or if its numbers
+    contradict each other.
     """
-    environment = os.environ
-    found = environment.get("RANK") or environment.get("LOCAL_RANK") or "0"
-    if found == "0":
+    given = {name: value for name in _LAUNCH if (value := os.environ.get(name))}
+    found = given.get("RANK") or given.get("LOCAL_RANK") or "0"
+    if found == "0" and not _by_torchrun():
         return 0
-    needed = ["WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]  # set by Fabric's launcher
-    needed += ["LOCAL_WORLD_SIZE"] if environment.get("RANK") else []  # set by torchrun
-    missing = [name for name in needed if not environment.get(name)]
-    if missing or not found.isdecimal():
+    needed = _LAUNCH if "RANK" in given or _by_torchrun() else _LAUNCH[:4]  # Fabric's launcher sets these
+    numbers = [given.get(name, "0") for name in needed if name != "MASTER_ADDR"]
+    wrong = ", ".join(f"no {name}" for name in needed if name not in given)
+    if not wrong and not all(number.isdecimal() for number in numbers):
+        wrong = "not numbers"
+    elif not wrong and needed == _LAUNCH:
+        n, n_here = int(given["WORLD_SIZE"]), int(given["LOCAL_WORLD_SIZE"])
+        if not (int(found) < n and int(given["LOCAL_RANK"]) < n_here and n % n_here == 0):
+            wrong = "numbers that contradict each other"
+    if wrong:
+        shown = ", ".join(f"{name} {printable(repr(value))}" for name, value in given.items())
         raise ValueError(
-            f"the environment has RANK {found!r}, of a run in several processes, but no "
-            f"{', '.join(missing) or 'number'}. Start the processes with torchrun, or unset RANK and LOCAL_RANK."
+            f"the environment is that of a run in several processes ({shown}), but has {wrong}. Start the processes "
+            f"with torchrun, or unset {', '.join(given)}."
         )
     return int(found)
+
+
+def _by_torchrun() -> bool:
+    return bool(os.environ.get("WORLD_SIZE") and os.environ.get("LOCAL_WORLD_SIZE"))
 
 
 def n_processes(devices: int) -> int:
     """Return how many processes train together: as torchrun started them, or as asked for."""
     if devices < 1:
         raise ValueError(f"devices must be 1 or more; got {devices}.")
-    if "LOCAL_WORLD_SIZE" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["WORLD_SIZE"])
-    return devices
+    rank()  # raises if the environment cannot be that of a launch
+    return int(os.environ["WORLD_SIZE"]) if _by_torchrun() else devices
 
 
 def launch(devices: int, accelerator: str, precision: str) -> Fabric:
@@ -74,7 +89,7 @@ def launch(devices: int, accelerator: str, precision: str) -> Fabric:
     from lightning_fabric import Fabric  # noqa: PLC0415 - imports torch._dynamo: 2 s that only training needs
 
     world = n_processes(devices)
-    here = int(os.environ["LOCAL_WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ and world > 1 else devices
+    here = int(os.environ["LOCAL_WORLD_SIZE"]) if _by_torchrun() and world > 1 else devices
     for name in ("lightning.fabric", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():
@@ -87,12 +102,12 @@ def launch(devices: int, accelerator: str, precision: str) -> Fabric:
                 strategy="ddp" if world > 1 else "auto",
                 precision=_FABRIC_PRECISION[precision],  # type: ignore[arg-type]
             )
+            fabric.launch()
         except Exception as error:  # Fabric raises several kinds
             raise ValueError(
                 f"{devices} {accelerator!r} device(s) cannot be used here: {' '.join(str(error).split())} "
                 "Use accelerator 'auto', or 'cpu'."
             ) from error
-        fabric.launch()
     return fabric
 
 
