@@ -18,7 +18,7 @@ pytestmark = pytest.mark.reliability
 
 #: Modules that Python, torch, Pillow or a worker might import.
 NAMES = ("numpy", "torch", "esupcon", "sitecustomize", "usercustomize", "conftest", "typing", "json", "encodings")
-NAMES += ("_bootlocale", "PIL", "pyarrow", "timm")
+NAMES += ("_bootlocale", "PIL", "pyarrow", "timm", "filelock", "matplotlib", "torchvision")
 QUICK = ("--encoder", "mlp-8x1", "--epochs", "1", "--batch-size", "8", "--image-size", "8")
 
 
@@ -32,6 +32,7 @@ def poison(folder: Path, marker: Path, *, packages: bool = True) -> None:
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "__init__.py").write_text(code)
     (folder / "esupcon.pth").write_text(f"import os; open({str(marker)!r}, 'a').write('pth')\n")
+    (folder / "matplotlibrc").write_text("text.usetex: True\nbackend: module://numpy\n")
     (folder / "pyvenv.cfg").write_text("home = .\n")
     (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '-p conftest'\n")
 
@@ -52,10 +53,15 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     poison(photos, marker, packages=False)  # a folder would be a class without images
     poison(photos / "ne", marker)
 
+    (root / "bin").mkdir()
+    (root / "bin" / "latex").write_text(f"#!/bin/sh\necho latex >> '{marker}'\n")  # a matplotlibrc can ask for it
+    (root / "bin" / "latex").chmod(0o755)
+
     def run(*words: object) -> None:
         cache = root / f"cache-{len(list(root.iterdir()))}"
         environment = {k: v for k, v in os.environ.items() if k not in ("ESUPCON_DATA", "PYTHONSAFEPATH")}
         environment |= {"XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", "HOME": str(root / "home")}
+        environment["PATH"] = f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             [COMMAND, *map(str, words)], capture_output=True, text=True, check=False, cwd=root / "here", env=environment
         )
@@ -83,7 +89,7 @@ def test_no_code_of_a_folder_is_executed(hostile: tuple[Path, Run]) -> None:
     run("calibrate", "out/run", "photos", "--on", "train")
     poison(here / "out" / "run" / "model", here.parent / "executed")
     run("predict", "out/run", "photos")
-    run("evaluate", "out/run", "photos")
+    run("evaluate", "out/run", "photos", "--plot", "out/plot.png")
     run("export", "out/run", "--out", "out/m.pt2", "--format", "torch")
     grid = ("reproduce", "full", "--profile", "smoke", "--method", "ce", "--seeds", "1", "--store", "out/store")
     grid = (*grid, "--set", "epochs=1", "--set", "encoder=mlp-8x1")

@@ -311,6 +311,7 @@ def evaluate(
     """
     from esupcon.classifier import evaluate as measure  # noqa: PLC0415 - slow to import
 
+    _plain_plots(plot)
     found = measure(model, data, part=part, reading=reading, plot=plot, log=log)  # type: ignore[arg-type]
     if as_json:
         answer_json(found.model_dump(mode="json"))
@@ -343,6 +344,15 @@ def evaluate(
     _note_plot(plot)
 
 
+def _plain_plots(plot: Path | None) -> None:
+    """Undo the settings of a matplotlibrc in the current folder, which may come with the data and can start LaTeX."""
+    if plot is not None:
+        with suppress(ImportError):
+            import matplotlib  # noqa: PLC0415 - an extra, and slow to import
+
+            matplotlib.rcdefaults()
+
+
 def _note_plot(plot: Path | None) -> None:
     if plot is not None:
         note(f"The reliability diagram is in {plot}.")
@@ -364,6 +374,7 @@ def calibrate(
     from esupcon.classifier import calibrate as run  # noqa: PLC0415 - slow to import
     from esupcon.probability.calibration import FEW_SAMPLES  # noqa: PLC0415
 
+    _plain_plots(plot)
     found = run(model, data, on=on, reading=reading, plot=plot, log=log)  # type: ignore[arg-type]
     if as_json:
         answer_json(found.model_dump(mode="json"))
