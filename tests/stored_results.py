@@ -1,12 +1,14 @@
-"""Results of runs that were never trained, for tests of what reads them."""
+"""Results of runs: made without training, for tests of what reads them, and compared."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from esupcon._io import read_sealed_json
 from esupcon.probability import CalibrationFigures, Figures
 from esupcon.spec import RunSpec
 from esupcon.training.result import Result
@@ -28,7 +30,6 @@ def make_result(
     held_out: Figures | None = None,
     paper: CalibrationFigures | None = None,
     classes: Sequence[str] = ("a", "b"),
-    scarce: Sequence[int] | None = None,
     findings: Sequence[Any] = (),
     batch_size: int = 64,
     **provenance: Any,
@@ -41,7 +42,7 @@ def make_result(
             f"{name}_counts_{when}": counts
             for name, when in (("class", "before"), ("class", "after"), ("label", "after"))
         },
-        **{"scarce_classes": scarce, "sha256": "0" * 64},
+        **{"scarce_classes": None, "sha256": "0" * 64},
     }
     preparation = {
         **{"scenario": scenario, "validation_fraction": 0.0, "validation_seed": 0, "n_fit": 10, "n_held_out": 0},
@@ -79,3 +80,17 @@ def make_result(
 
 def write_result(folder: Path, spec: RunSpec, *, accuracy: float = 0.9, **changes: Any) -> None:
     make_result(spec, test=figures(accuracy), **changes).write(folder)
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All that must be equal of two computations of one run: not when, where and how long."""
+    found = read_sealed_json(folder / "result.json")
+    del found["provenance"]
+    for name in ("predictions.npz", "held_out.npz", "history.jsonl"):
+        found[name] = (folder / name).read_bytes() if (folder / name).is_file() else None
+    if (folder / "model").is_dir():
+        config = read_sealed_json(folder / "model" / "config.json")
+        del config["about"]["created"]
+        weights = (folder / "model" / "model.safetensors").read_bytes()
+        found["model"] = json.dumps(config), weights[8 + int.from_bytes(weights[:8], "little") :]
+    return found

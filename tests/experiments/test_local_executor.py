@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from small_grid import small_plan, task
 
@@ -18,18 +17,9 @@ from esupcon._console import usable_cores
 from esupcon.experiments.executors import Event, LocalExecutor
 from esupcon.experiments.grid import GridState, run_grid
 from esupcon.experiments.store import Store
+from stored_results import outcome
 
 CHECKPOINTS = "checkpoint-*.pt"
-
-
-def outcome(store: Store, key: str) -> dict[str, object]:
-    """Return what equal runs share: the result without provenance, logits and history."""
-    run = store.read(key)
-    assert run.folder is not None
-    content = run.result.model_dump(exclude={"provenance"})
-    with np.load(run.folder / "predictions.npz") as arrays:
-        content["logits"] = arrays["logits"].tobytes()
-    return {**content, "history": run.history}
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
@@ -82,7 +72,7 @@ def test_number_of_workers_and_environment_do_not_change_the_tensors(
         store = Store(tmp_path / f"store-{workers}-{threads}")
         state = run_grid([plan], store, LocalExecutor(workers))
         assert state.is_complete, state.failed
-        outcomes.append([outcome(store, row.key) for row in plan.rows])
+        outcomes.append([outcome(store.run_folder(row.key)) for row in plan.rows])
     assert outcomes[0] == outcomes[1]
 
 
@@ -104,7 +94,7 @@ def test_killed_run_continues_in_another_process_to_the_same_result(store: Store
     undisturbed = Store(tmp_path / "undisturbed")
     row = next(row for row in plan.rows if line.startswith(f"{row.method} on"))
     run_grid([plan.model_copy(update={"rows": (row,)})], undisturbed, LocalExecutor())
-    assert outcome(store, row.key) == outcome(undisturbed, row.key)
+    assert outcome(store.run_folder(row.key)) == outcome(undisturbed.run_folder(row.key))
 
 
 DRIVER = """

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from warm import Ended
 
-from esupcon._io import read_sealed_json
 from esupcon.experiments.grid import resolve
 from esupcon.experiments.plan import make_plan
 from esupcon.experiments.store import Store
+from stored_results import outcome
 
 TRAIN = ("--encoder", "mlp-16x1", "--precision", "32", "--batch-size", "30", "--epochs", "3")
 MEGABYTE = 1 << 20
@@ -68,17 +66,3 @@ def contents(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-def outcome(folder: Path) -> dict[str, Any]:
-    """All that must be equal of two computations of one run: not when, where and how long."""
-    found = read_sealed_json(folder / "result.json")
-    del found["provenance"]
-    for name in ("predictions.npz", "held_out.npz", "history.jsonl"):
-        found[name] = (folder / name).read_bytes() if (folder / name).is_file() else None
-    if (folder / "model").is_dir():
-        config = read_sealed_json(folder / "model" / "config.json")
-        del config["about"]["created"]
-        weights = (folder / "model" / "model.safetensors").read_bytes()
-        found["model"] = json.dumps(config), weights[8 + int.from_bytes(weights[:8], "little") :]
-    return found

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks import contents, outcome
+from checks import contents
 from warm import Ended, Warm
+
+from stored_results import outcome
 
 pytestmark = pytest.mark.reliability
 

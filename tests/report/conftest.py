@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_stores import HOSTILE, Filler, Left, note_plan, row, write_everything, write_run
+from report_stores import HOSTILE, Filler, note_plan, row, write_everything, write_run
 
 from assets import made_once
 from esupcon.experiments.plan import Row
@@ -21,16 +20,21 @@ from esupcon.report import build
 def fill(store: Store) -> Filler:
     """Plan rows and write their runs; `accuracies[method]` are per cent by seed, None leaves a run open."""
 
-    def run(accuracies: Mapping[str, Sequence[float | None]], left: Left | None = None, **where: Any) -> list[Row]:
-        plan = where.pop("plan", {})
-        papers = where.pop("papers", {})
+    def run(
+        accuracies: Mapping[str, Sequence[float | None]],
+        *,
+        papers: Mapping[str, float] = {},
+        plan: Mapping[str, Any] = {},
+        left: Mapping[str, Any] = {},
+        **where: Any,
+    ) -> list[Row]:
         rows = []
         for method, values in accuracies.items():
             for seed, value in enumerate(values):
                 one = row(method, seed, paper_accuracy=papers.get(method), **where)
                 rows.append(one)
                 if value is not None:
-                    write_run(store, one, replace(left or Left(), accuracy=value / 100))
+                    write_run(store, one, accuracy=value / 100, **left)
         note_plan(store, rows, **plan)
         return rows
 

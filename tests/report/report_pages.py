@@ -29,7 +29,6 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str]]] = []
         self.words: list[str] = []
         self.scripts: list[tuple[dict[str, str], str]] = []
-        self.cells: list[str] = []
         self.feed(source)
         self.close()
         assert not self.stack, f"left open: {self.stack}"
@@ -41,8 +40,6 @@ class Page(HTMLParser):
             self.stack.append(tag)
         if tag == "script":
             self.scripts.append((given, ""))
-        if tag in ("td", "th"):
-            self.cells.append("")
 
     def handle_endtag(self, tag: str) -> None:
         assert self.stack and self.stack.pop() == tag, f"</{tag}> closes nothing"
@@ -53,15 +50,10 @@ class Page(HTMLParser):
             self.scripts[-1] = (attributes, before + data)
         elif self.stack and self.stack[-1] != "style":
             self.words.append(data)
-            if "td" in self.stack or "th" in self.stack:
-                self.cells[-1] += data
 
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).split())
-
-    def cell(self, start: str) -> str:
-        return next(" ".join(cell.split()) for cell in self.cells if " ".join(cell.split()).startswith(start))
 
 
 class Opened:

@@ -6,7 +6,6 @@ import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,38 +32,33 @@ def row(method: str = "ce", seed: int = 0, *, dataset: str = "cifar10", setting:
     return Row(**place, spec=RunSpec(source=dataset, n_train=n_train, train=train))
 
 
-@dataclass(frozen=True)
-class Left:
-    """What a run leaves behind; None leaves the file out."""
-
-    accuracy: float | None = 0.75
-    classes: Sequence[str] = CLASSES
-    findings: Sequence[Mapping[str, str]] = ()
-    scarce: Sequence[int] | None = None
-    n_test: int = 80
-    epochs: int | None = 4
-    held_out: bool = True
-    predictions: bool = True
-    embedding: bool = True
-    seconds: float = 12.5
-    batch_size: int = 64
-    peak: int | None = 500 * 2**20
-    held_out_accuracy: float | None = None
-    reused_seconds: float = 0.0
-
-
-def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
-    left = left or Left()
+def write_run(
+    store: Store,
+    one: Row,
+    *,
+    accuracy: float | None = 0.75,
+    held_out_accuracy: float | None = None,
+    classes: Sequence[str] = CLASSES,
+    findings: Sequence[Mapping[str, str]] = (),
+    n_test: int = 80,
+    epochs: int | None = 4,
+    held_out: bool = True,
+    predictions: bool = True,
+    embedding: bool = True,
+    batch_size: int = 64,
+    **provenance: Any,
+) -> Path:
+    """Write the folder of a run; None and False leave a file out."""
     folder = store.run_folder(one.key)
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(int(one.key, 16))
-    k, n = len(left.classes), left.n_test
+    k, n = len(classes), n_test
     labels = np.arange(n) % k
     logits = rng.normal(size=(n, k))
     logits[np.arange(n), labels] += 2.0
-    if left.predictions:
+    if predictions:
         Predictions(logits, labels).save(folder / "predictions.npz")
-    if left.embedding:
+    if embedding:
         dim = max(32, k)
         centres = np.linalg.qr(rng.normal(size=(dim, dim)))[0][:k]
         z = centres[labels] + 0.12 * rng.normal(size=(n, dim))
@@ -72,37 +66,33 @@ def write_run(store: Store, one: Row, left: Left | None = None) -> Path:
         if one.method != "ce":
             arrays["prototypes"] = centres.astype(np.float16)
         np.savez_compressed(folder / "embedding.npz", **arrays)
-    if left.epochs is not None:
-        stages = [0] * left.epochs + ([1] if one.method.startswith("supcon_ce") else [])
+    if epochs is not None:
+        stages = [0] * epochs + ([1] if one.method.startswith("supcon_ce") else [])
         with (folder / "history.jsonl").open("w") as history, (folder / "timing.jsonl").open("w") as timing:
             for i, stage in enumerate(stages):
-                at, accuracy = {"stage": stage, "epoch": i}, 0.5 + 0.05 * i if left.held_out else None
-                print(json.dumps({**at, "loss": 3.0 / (i + 1), "held_out_accuracy": accuracy}), file=history)
+                at, watched = {"stage": stage, "epoch": i}, 0.5 + 0.05 * i if held_out else None
+                print(json.dumps({**at, "loss": 3.0 / (i + 1), "held_out_accuracy": watched}), file=history)
                 print(json.dumps({**at, "seconds": 2.0, "images_per_second": 320.0}), file=timing)
     hits = logits.argmax(axis=1) == labels
     per_class = [
         {"name": name, "n": int((labels == c).sum()), "accuracy": float(hits[labels == c].mean()) if c < n else None}
-        for c, name in enumerate(left.classes)
+        for c, name in enumerate(classes)
     ]
     paper = None
-    if left.predictions:
+    if predictions:
         with suppress(ValueError):
             paper = paper_calibration(Predictions(logits, labels))
+    usual = {"commit": "abc123", "peak_memory_bytes": 500 * 2**20, "seconds": 13.5, "train_seconds": 12.5}
+    usual["versions"] = {"esupcon": "0.1.0", "torch": "2.13.0", "platform": "Linux"}
     make_result(
         one.spec,
-        test=None if left.accuracy is None else figures(left.accuracy, n, per_class),
-        held_out=None if left.held_out_accuracy is None else figures(left.held_out_accuracy),
+        test=None if accuracy is None else figures(accuracy, n, per_class),
+        held_out=None if held_out_accuracy is None else figures(held_out_accuracy),
         paper=paper,
-        classes=left.classes,
-        scarce=left.scarce,
-        findings=left.findings,
-        batch_size=left.batch_size,
-        commit="abc123",
-        peak_memory_bytes=left.peak,
-        seconds=left.seconds + 1,
-        train_seconds=left.seconds,
-        reused_seconds=left.reused_seconds,
-        versions={"esupcon": "0.1.0", "torch": "2.13.0", "platform": "Linux"},
+        classes=classes,
+        findings=findings,
+        batch_size=batch_size,
+        **{**usual, **provenance},
     ).write(folder)
     return folder
 
@@ -125,13 +115,12 @@ def write_everything(root: Path, classes: Sequence[str] = CLASSES) -> Store:
     message = f"the smallest class, {classes[0]}, has 7."
     finding = {"code": "imbalance", "severity": "warning", "message": message, "remedy": "Look at each class."}
 
-    def write(rows: Sequence[Row], left: Left, **plan: Any) -> None:
+    def write(rows: Sequence[Row], left: Mapping[str, Any] | None = None, **plan: Any) -> None:
         note_plan(store, rows, **plan)
         for one in rows:
             base = {"ce": 0.70, "supcon_ce": 0.68, "esupcon": 0.78}[one.method]
-            write_run(store, one, replace(left, accuracy=base + 0.02 * rng.random()))
+            write_run(store, one, classes=classes, accuracy=base + 0.02 * rng.random(), **(left or {}))
 
-    usual = Left(classes=classes)
     papers = {"ce": 95.39, "supcon_ce": 95.5, "esupcon": 95.9}
     write(
         [
@@ -140,12 +129,11 @@ def write_everything(root: Path, classes: Sequence[str] = CLASSES) -> Store:
             for m in METHODS
             for s in range(3)
         ],
-        usual,
         title="Fully labelled",
     )
     write(
         [row(m, s, table="imbalanced", setting="IR=0.05") for m in METHODS for s in range(2)],
-        replace(usual, scarce=[0, 2], findings=[finding], held_out=False),
+        {"findings": [finding], "held_out": False},
         title="Half of the classes scarce",
         notes=[f"A note on {classes[0]}."],
     )
@@ -156,7 +144,6 @@ def write_everything(root: Path, classes: Sequence[str] = CLASSES) -> Store:
             for point in grid
             for m in METHODS
         ],
-        usual,
         title="Sensitivity",
     )
     write(
@@ -165,10 +152,9 @@ def write_everything(root: Path, classes: Sequence[str] = CLASSES) -> Store:
             for b in (64, 256)
             for m in METHODS
         ],
-        usual,
         title="Cost of a step",
         measure="cost",
     )
     rows = [row(m, s, table="calibration", setting="N=2K", paper_ece=0.03) for m in METHODS for s in range(3)]
-    write(rows, usual, title="Calibration", measure="ece")
+    write(rows, title="Calibration", measure="ece")
     return store

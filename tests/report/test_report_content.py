@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from report_stores import Filler, Left, note_plan, row, write_run
+from report_stores import Filler, note_plan, row, write_run
 
 from esupcon.experiments.store import Store, export_study
 from esupcon.probability import Predictions
@@ -27,7 +26,7 @@ def test_damaged_runs_and_plans_are_left_out_and_named(store: Store, fill: Fille
     (store.root / "plans" / "bad.json").write_text('{"table": "x", "profile": "y", "rows": [{"key": 3}]}')
     (store.root / "plans" / "worse.json").write_text("no")
     unplanned = row("spce", 9)
-    write_run(store, unplanned, Left())
+    write_run(store, unplanned)
     content = read(store.root)
     assert len(content.problems) == 6 and all(line.isprintable() for line in content.problems)
     for name in (broken.key, changed.key, missing.key, "bad.json", "worse.json", unplanned.key):
@@ -57,7 +56,7 @@ def test_findings_are_grouped_most_severe_first(store: Store) -> None:
     note_plan(store, rows)
     found = [finding("overfitting", "note"), finding("overfitting", "warning"), finding("imbalance", "note")]
     for one, findings in zip(rows, (found, found[2:], [finding("collapse", "error")]), strict=True):
-        write_run(store, one, Left(findings=findings))
+        write_run(store, one, findings=findings)
     groups = read(store.root).findings
     assert [(one.code, one.severity, len(runs)) for one, runs in groups] == [
         ("collapse", "error", 1),
@@ -126,7 +125,7 @@ def test_damaged_file_costs_its_own_entry_and_is_named(store: Store, fill: Fille
 def test_report_of_30000_classes_needs_little_memory(store: Store) -> None:
     one = row("ce", 0)
     note_plan(store, [one])
-    folder = write_run(store, one, Left(classes=[f"c{k}" for k in range(30_000)], n_test=8, embedding=False))
+    folder = write_run(store, one, classes=[f"c{k}" for k in range(30_000)], n_test=8, embedding=False)
     predictions_with(30_000).save(folder / "predictions.npz")
     content = read(store.root)
     assert content.problems == []
@@ -147,9 +146,9 @@ def test_drawn_runs_have_the_seed_that_most_methods_have(store: Store, fill: Fil
 
 def test_large_store_is_drawn_in_part(store: Store) -> None:
     rows = [row("ce", 0, table=f"t{t}", setting=f"N={n}{t}") for t in range(2) for n in range(20)]
-    source = write_run(store, rows[0], Left(n_test=12))
+    source = write_run(store, rows[0], n_test=12)
     for one in rows[1:]:
-        write_run(store, one, replace(Left(n_test=12), predictions=False, embedding=False))
+        write_run(store, one, n_test=12, predictions=False, embedding=False)
         shutil.copy(source / "embedding.npz", store.run_folder(one.key) / "embedding.npz")
     for t in range(2):
         note_plan(store, [one for one in rows if one.table == f"t{t}"])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from report_stores import Filler, Left, note_plan, row, write_run
+from report_stores import Filler, note_plan, row, write_run
 from sklearn.metrics import confusion_matrix
 
 from esupcon.experiments.store import Store
@@ -33,12 +33,12 @@ def drawn(whole_store: Path) -> dict[str, Section]:
 def draw(store: Store) -> Callable[..., tuple[Option, Any]]:
     """Return the only option of a section for one run of CE, and the data of its last card."""
 
-    def run(key: str, left: Left | None = None, **files: str) -> tuple[Option, Any]:
+    def run(key: str, history: str | None = None, **left: Any) -> tuple[Option, Any]:
         one = row("ce", 0)
         note_plan(store, [one])
-        folder = write_run(store, one, left)
-        for name, text in files.items():
-            (folder / f"{name}.jsonl").write_text(text)
+        folder = write_run(store, one, **left)
+        if history is not None:
+            (folder / "history.jsonl").write_text(history)
         (option,) = sections_of(store.root)[key].options
         return option, option.cards[-1].figure["data"][0]
 
@@ -83,7 +83,7 @@ def test_curves_are_those_of_the_history(drawn: dict[str, Section]) -> None:
 
 
 def test_long_histories_are_thinned(draw: Callable[..., Any]) -> None:
-    _, trace = draw("curves", Left(epochs=1000))
+    _, trace = draw("curves", epochs=1000)
     assert len(trace["x"]) == 200 and trace["x"][0] == 1 and trace["x"][-1] == 1000
 
 
@@ -102,7 +102,7 @@ def test_confusions_are_shares_of_the_counts(store: Store, draw: Callable[..., A
 
 
 def test_classes_with_most_errors_are_shown_and_the_rest_summed(draw: Callable[..., Any]) -> None:
-    option, trace = draw("confusion", Left(classes=[f"class {k}" for k in range(120)], n_test=600))
+    option, trace = draw("confusion", classes=[f"class {k}" for k in range(120)], n_test=600)
     assert len(trace["z"]) == 20 and all(len(line) == 21 for line in trace["z"])
     assert all(sum(line) == pytest.approx(100, abs=1.5) for line in trace["z"]), "nothing is dropped"
     assert "20 classes with most errors" in option.note
@@ -110,7 +110,7 @@ def test_classes_with_most_errors_are_shown_and_the_rest_summed(draw: Callable[.
 
 
 def test_section_without_data_is_left_out(store: Store, fill: Filler) -> None:
-    fill({"ce": [70.0]}, Left(predictions=False, embedding=False, epochs=None))
+    fill({"ce": [70.0]}, left={"predictions": False, "embedding": False, "epochs": None})
     assert sections_of(store.root) == {}
 
 

@@ -6,6 +6,7 @@ import base64
 import io
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from report_pages import Opened, Page
-from report_stores import HOSTILE, Left, row, write_run
+from report_stores import HOSTILE, row, write_run
 
 from esupcon.experiments.store import Store
 from esupcon.probability import Predictions
@@ -35,7 +36,7 @@ def write(store: Store) -> Writer:
 
     def run(n_classes: int = 4, names: tuple[str, ...] = (), **left: Any) -> Path:
         classes = [*names, *(f"class {k}" for k in range(len(names), n_classes))]
-        folder = write_run(store, row("esupcon", 0), Left(classes=classes, n_test=N, **left))
+        folder = write_run(store, row("esupcon", 0), classes=classes, n_test=N, **left)
         labels = np.arange(N) % n_classes
         logits = 4.0 * np.eye(n_classes)[labels]
         logits[list(SUSPECTS)] *= 2  # the classifier is sure of them
@@ -130,7 +131,7 @@ def test_parts_that_are_missing_or_damaged_are_left_out(write: Writer, store: St
     page = Page(run_report(folder).read_text())
     assert "Left out of this report" in page.text and "predictions.npz cannot be read" in page.text
     assert "Map of the embedding" not in page.text
-    bare = write_run(store, row("ce", 0), Left(accuracy=None, predictions=False, embedding=False, epochs=None))
+    bare = write_run(store, row("ce", 0), accuracy=None, predictions=False, embedding=False, epochs=None)
     assert "Training time" in Page(run_report(bare).read_text()).text
 
 
@@ -142,7 +143,7 @@ def test_images_of_other_rows_are_refused(write: Writer) -> None:
 
 
 def test_page_on_a_telephone_is_quiet_offline_and_never_wider_than_the_window(browser: Any, write: Writer) -> None:
-    folder = write(names=(HOSTILE, "a-class-with-a-very-long-name-" * 3))
+    folder = write(20, names=(HOSTILE, "a-class-with-a-very-long-name-" * 3))
     report = run_report(folder, {"test": images(names=True), "held_out": images(names=True)})
     viewport = {"width": 390, "height": 800}
     with Opened(browser, report, viewport=viewport, has_touch=True, is_mobile=True, color_scheme="dark") as one:
@@ -150,5 +151,7 @@ def test_page_on_a_telephone_is_quiet_offline_and_never_wider_than_the_window(br
         one.assert_quiet_and_no_wider_than(390)
         assert one.page.locator(".js-plotly-plot .main-svg").count() >= 5
         assert one.page.locator(".modebar-btn").count() == 0, "a toolbar would cover the plots"
+        boxes = [tick.bounding_box() for tick in one.page.locator("#confusion .xtick text").all()]
+        assert all(a["x"] + a["width"] <= b["x"] for a, b in pairwise(boxes)), "names of classes overlap"
         broken = "[...document.images].filter((one) => one.complete && !one.naturalWidth).length"
         assert one.page.evaluate(broken) == 0

@@ -248,11 +248,10 @@ def _summary(result: Result, report: Path | None, evaluate: list[str]) -> Table:
     held_out = "held-out" if result.preparation.n_held_out else "cross-fitted"
     if figures is not None:
         n = count(figures.n, f"{'test' if result.metrics.test else held_out} image")
-        rows["accuracy"] = f"{shown(figures.accuracy, figures.accuracy_interval, share=True)}, {n}"
-        rows["ECE"] = f"{shown(figures.ece, figures.ece_interval, share=True)}, not calibrated"
+        rows["accuracy"] = f"{shown(figures, 'accuracy')}, {n}"
+        rows["ECE"] = f"{shown(figures, 'ece')}, not calibrated"
         if fitted is not None:
-            ece = shown(fitted.ece_after, fitted.ece_after_interval, share=True)
-            rows["ECE"] = f"{ece}; {percent(fitted.ece_before)} before calibration"
+            rows["ECE"] = f"{shown(fitted, 'ece_after')}; {percent(fitted.ece_before)} before calibration"
         weak = sorted((one.accuracy, one.name) for one in figures.per_class if one.accuracy is not None)
         weakest = [f"{name} ({percent(accuracy)})" for accuracy, name in weak[:3] if accuracy < 1]
         rows["weakest"] = ", ".join(weakest) or "none: every class is without a mistake"
@@ -380,7 +379,7 @@ def calibrate(
         answer_json(found.model_dump(mode="json"))
         return
     f = found.figures
-    ece = [shown(f.ece_before, f.ece_before_interval, share=True), shown(f.ece_after, f.ece_after_interval, share=True)]
+    ece = [shown(f, "ece_before"), shown(f, "ece_after")]
     answer(f"{found.model}, measured on {found.measured_on}: {f.n_evaluation:,} samples")
     answer(
         table(

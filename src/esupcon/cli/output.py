@@ -15,7 +15,7 @@ from rich.table import Table
 from esupcon._console import percent, printable
 
 if TYPE_CHECKING:
-    from esupcon.probability import Figures
+    from esupcon.probability import CalibrationFigures, Figures
 
 _FILE_WIDTH = 110  # of output that is not shown on a terminal
 INTERVALS = "In brackets: 95 % bootstrap intervals. ECE: expected calibration error, 15 bins."
@@ -84,19 +84,18 @@ def nats(value: float | None) -> str:
     return "infinite" if value is None else f"{value:.3f}"
 
 
-def with_interval(value: float | None, bounds: Sequence[float | None], *, share: bool) -> str:
-    """Return a figure with its interval, in per cent if it is a share."""
-    if not share:
-        return "{} ({} to {})".format(*map(nats, (value, *bounds)))
-    return "{} ({} to {})".format(percent(value), *(percent(bound).removesuffix(" %") for bound in bounds))
+def with_interval(record: Figures | CalibrationFigures, name: str) -> str:
+    """Return a figure with its interval. Accuracy and ECE are shares, and shown in per cent."""
+    values = [getattr(record, name), *getattr(record, f"{name}_interval")]
+    if not name.startswith(("accuracy", "ece")):
+        return "{} ({} to {})".format(*map(nats, values))
+    return "{} ({} to {})".format(percent(values[0]), *(percent(one).removesuffix(" %") for one in values[1:]))
 
 
 def figures_table(**sides: Figures) -> Table:
     """Return accuracy, ECE, NLL and Brier score with their intervals, one column per side."""
-    rows = []
-    for name, key in (("accuracy", "accuracy"), ("ECE", "ece"), ("NLL", "nll"), ("Brier score", "brier")):
-        values = [(getattr(figures, key), getattr(figures, f"{key}_interval")) for figures in sides.values()]
-        rows.append([name, *(with_interval(*one, share=key in ("accuracy", "ece")) for one in values)])
+    names = {"accuracy": "accuracy", "ECE": "ece", "NLL": "nll", "Brier score": "brier"}
+    rows = [[title, *(with_interval(one, name) for one in sides.values())] for title, name in names.items()]
     return table(["", *sides], rows)
 
 

@@ -7,8 +7,8 @@ import os
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from statistics import fmean
 from typing import Any, get_args
@@ -16,6 +16,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from esupcon._console import Log, count, percent, printable
+from esupcon.data import DataOptions
 from esupcon.experiments.executors import Event, LocalExecutor, Task
 from esupcon.experiments.plan import Plan, Row
 from esupcon.experiments.store import State, Store, StoredRun, read_contents
@@ -70,38 +71,35 @@ def resolve(plans: Iterable[Plan], data_dir: str | None = None, *, download: boo
 
     Data that cannot be read have no digest.
     """
-    from esupcon.data import source_digest  # noqa: PLC0415 - slow to import
+    from esupcon.data import load, source_digest  # noqa: PLC0415 - slow to import
+    from esupcon.recipes import photo_side  # noqa: PLC0415
     from esupcon.training.devices import choose_precision  # noqa: PLC0415
-    from esupcon.training.pipeline import load_for, recommended  # noqa: PLC0415
+    from esupcon.training.pipeline import recommended  # noqa: PLC0415
 
-    digests: dict[str, str | None] = {}
-    datasets: dict[tuple[str, str], Any] = {}
-    resolved, precision = [], ""
-    for plan in plans:
-        rows = []
-        for row in plan.rows:
-            spec, name = row.spec, _data_name(row)
-            options = spec.data.model_copy(update={"data_dir": data_dir, "download": download})
-            if name not in digests:
-                digests[name] = None
-                with suppress(ValueError, OSError):
-                    digests[name] = source_digest(spec.source, options)
-            spec = spec.model_copy(update={"content": digests[name]})
-            if digests[name] is not None and spec.train.model_fields_set < TrainSpec.model_fields.keys():
-                here = spec.model_copy(update={"data": options})
-                place = name, spec.train.encoder  # which decides the size of photos
-                datasets[place] = datasets.get(place) or load_for(here, lambda line: None)
-                spec = recommended(spec, datasets[place])
-            if spec.train.precision == "auto":
-                precision = precision or choose_precision("auto")[0]
-                spec = spec.model_copy(update={"train": spec.train.model_copy(update={"precision": precision})})
-            rows.append(row.with_spec(spec))
-        resolved.append(plan.model_copy(update={"rows": tuple(rows)}))
-    return resolved
+    here = {"data_dir": data_dir, "download": download}
+    precision = cache(lambda: choose_precision("auto")[0])
 
+    @cache
+    def digest(source: str, data: DataOptions) -> str | None:
+        try:
+            return source_digest(source, data.model_copy(update=here))
+        except (ValueError, OSError):
+            return None
 
-def _data_name(row: Row) -> str:
-    return f"{row.spec.source} {row.spec.data!r}"
+    @cache
+    def dataset(source: str, data: DataOptions, side: int) -> Any:
+        return load(source, data.model_copy(update=here), log=lambda line: None, photo_side=side)
+
+    def resolved(row: Row) -> Row:
+        spec = row.spec.model_copy(update={"content": digest(row.spec.source, row.spec.data)})
+        if spec.content is not None and spec.train.model_fields_set < TrainSpec.model_fields.keys():
+            side = photo_side(spec.train.encoder, pretrained=spec.train.pretrained)
+            spec = recommended(spec, dataset(spec.source, spec.data, side))
+        if spec.train.precision == "auto":
+            spec = spec.model_copy(update={"train": spec.train.model_copy(update={"precision": precision()})})
+        return row.with_spec(spec)
+
+    return [plan.model_copy(update={"rows": tuple(map(resolved, plan.rows))}) for plan in plans]
 
 
 class GridState:
@@ -173,17 +171,19 @@ class GridState:
         """Read each data set once, to download it, to fill the cache and to find what is unusable."""
         from esupcon.data import load  # noqa: PLC0415 - slow to import
 
-        problems: dict[str, str] = {}
-        for key, row in [(key, self.rows[key]) for key in self.pending]:
-            if (name := _data_name(row)) not in problems:
-                problems[name] = ""
-                try:
-                    load(row.spec.source, row.spec.data.model_copy(update={"data_dir": data_dir}), log=self.log)
-                except (ValueError, OSError) as error:
-                    problems[name] = printable(error)
-            if problems.get(name):
+        @cache
+        def problem(source: str, data: DataOptions) -> str:
+            try:
+                load(source, data.model_copy(update={"data_dir": data_dir}), log=self.log)
+            except (ValueError, OSError) as error:
+                return printable(error)
+            return ""
+
+        for key in [*self.pending]:
+            spec = self.rows[key].spec
+            if found := problem(spec.source, spec.data):
                 self.pending.remove(key)
-                self._fail(key, problems[name])
+                self._fail(key, found)
 
     def run(self, should_stop: Callable[[], bool], watch: Callable[[GridState], None]) -> None:
         """Compute what is pending, until it is done or a stop is asked for."""

@@ -83,11 +83,8 @@ def step_milliseconds(run: StoredRun) -> float | None:
 
 
 def _peak_megabytes(run: StoredRun) -> float | None:
-    """Return the peak memory of training; None if another run trained the encoder, since the peak lies there."""
-    provenance = run.result.provenance
-    if provenance.reused_seconds or provenance.peak_memory_bytes is None:
-        return None
-    return provenance.peak_memory_bytes / 2**20
+    n_bytes = run.result.provenance.peak_memory_bytes
+    return None if n_bytes is None else n_bytes / 2**20
 
 
 def _worst_recall(run: StoredRun) -> float | None:

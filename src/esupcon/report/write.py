@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from esupcon._console import count, csv_text, duration, markdown_text, printable
 from esupcon._io import write_bytes
@@ -24,9 +24,8 @@ from esupcon.report import format as formats
 from esupcon.report.content import Content, DrawnColumn, read
 from esupcon.report.figures import sections, styles
 
-Format = Literal["html", "markdown", "csv"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-_SUFFIXES: dict[str, Format] = {".html": "html", ".md": "markdown", ".csv": "csv"}
+FORMATS = ("html", "markdown", "csv")
+_SUFFIXES = dict(zip((".html", ".md", ".csv"), FORMATS, strict=True))
 CSV_FIELDS = (
     *("table", "profile", "measure", "unit", "dataset", "setting", "reduced", "method", "baseline", "n", "n_planned"),
     *("mean", "deviation", "gain", "gain_deviation", "gain_n", "low", "high", "is_best", "paper", "paper_gain"),
@@ -37,7 +36,7 @@ def build(
     store: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    format: Format | None = None,
+    format: str | None = None,
     tables: Sequence[str] = (),
     command: str = "",
 ) -> Path:
@@ -57,16 +56,17 @@ def build(
     return write_bytes(out, render(read(Path(store), tables, command), chosen))
 
 
-def format_of(path: Path, format: str | None = None) -> Format:
+def format_of(path: Path, format: str | None = None) -> str:
     """Return the format that is asked for by its name or else by the end of a file name."""
-    if format is None and path.suffix.lower() not in _SUFFIXES:
+    chosen = format or _SUFFIXES.get(path.suffix.lower())
+    if chosen is None:
         raise ValueError(f"the report must end in {', '.join(_SUFFIXES)}, or a format be given; got {path.name!r}.")
-    if format not in (None, *FORMATS):
+    if chosen not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}.")
-    return next(one for one in FORMATS if one == (format or _SUFFIXES[path.suffix.lower()]))
+    return chosen
 
 
-def render(content: Content, format: Format) -> bytes:
+def render(content: Content, format: str) -> bytes:
     """Return the report in UTF-8; a lone surrogate, which a name in JSON may hold, becomes a question mark."""
     return {"html": _html, "markdown": _markdown, "csv": _csv}[format](content).encode("utf-8", errors="replace")
 
