@@ -101,6 +101,44 @@ def test_hostile_checkpoint_is_skipped(warm: Warm, corners: Path, tmp_path: Path
     assert not (tmp_path / "executed").exists()
 
 
+# What a forger writes into a checkpoint whose name has the right checksum.
+CHECKPOINTS = {
+    "an empty optimiser": "state['optimizer'] = {}",
+    "momentum of another shape": "state['optimizer']['state'] = {0: {'momentum_buffer': torch.zeros(1)}}",
+    "momentum of no parameter": "state['optimizer']['state'] = {99: {'momentum_buffer': torch.zeros(1)}}",
+    "a position in words": "state['position']['stage'] = 'x'",
+    "a negative position": "state['position']['epoch'] = -3",
+    "weights of another network": "state['best_state'] = {'a': torch.zeros(1)}",
+    "no monitor": "state['monitor'] = None",
+}
+FORGE = """
+import hashlib, io, sys, torch
+from pathlib import Path
+from esupcon.cli import main
+files = sorted(Path({folder!r}).glob("checkpoint-*.pt"))
+state = torch.load(files[-1], weights_only=True)
+{change}
+content = io.BytesIO()
+torch.save(state, content)
+for file in files:
+    file.unlink()
+digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
+Path(f"{{str(files[-1])[:-19]}}{{digest}}.pt").write_bytes(content.getvalue())
+sys.exit(main({words!r}))
+"""
+
+
+def test_forged_checkpoint_gives_one_line(warm: Warm, corners: Path, tmp_path: Path) -> None:
+    words = ["train", str(corners), "--out", str(tmp_path / "run"), *TRAIN[:-1], "60", "--checkpoint-seconds", "0"]
+    stopped = warm.esupcon(*words, kill_after=0, send=signal.SIGINT, once=tmp_path / "run" / "history.jsonl")
+    assert stopped.code == 130, stopped.err
+    for name, change in CHECKPOINTS.items():
+        folder = str(shutil.copytree(tmp_path / "run", tmp_path / name))
+        words[3] = folder
+        ended = warm.script(FORGE.format(folder=folder, change=change, words=words))
+        assert_one_clear_line(ended, folder, "cannot be continued by this version")
+
+
 # --- 2. Only our own files are replaced or removed -------------------------------------------------------------------
 
 

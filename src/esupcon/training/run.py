@@ -9,7 +9,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn, optim
 
-from esupcon._console import Log, percent
+from esupcon._console import Log, explained, percent
 from esupcon._contrast import unit_rows
 from esupcon._io import (
     OwnedFolder,
@@ -264,8 +264,15 @@ class Run:
         self.resumed_state, self.hooks = None, let_signals_in(self.network)
         self.monitor.begin_stage(stage)
         if state is not None:
-            optimizer.load_state_dict(state["optimizer"])
-            self.monitor.load_state_dict(state["monitor"])
+            with self._continuing():
+                groups = optimizer.state_dict()["param_groups"]  # their values follow from the settings
+                optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": groups})
+                shapes = [one.shape for group in optimizer.param_groups for one in group["params"]]
+                for index, values in optimizer.state_dict()["state"].items():
+                    tensors = (value for value in values.values() if isinstance(value, Tensor))
+                    if any(value.shape not in ((), shapes[index]) for value in tensors):
+                        raise ValueError("the state of its optimiser has another shape")
+                self.monitor.load_state_dict(state["monitor"])
 
     def end_step(self, losses: Mapping[Any, float], lr: float, *, inside_epoch: bool) -> None:
         """Record a step; save a checkpoint if it is due; raise TrainingInterrupted if the run should stop."""
@@ -342,22 +349,24 @@ class Run:
         state = None if self.folder is None else self.folder.load(self.fabric.device)
         if state is None:
             return False
-        try:
-            self.network.load_state_dict(state["network"])
-            self.position, self.best_state = Position(**state["position"]), state["best_state"]
+        with self._continuing():
+            at = self.position = Position(**state["position"])
+            if min(at.stage, at.epoch, at.step, at.epochs_since_best, at.best_accuracy + 1) < 0:
+                raise ValueError("its position is negative")
+            for weights in (state["best_state"], state["network"]):
+                if weights is not None:
+                    self.network.load_state_dict(weights)
+            self.best_state = state["best_state"]
             self.monitor.load_state_dict({**state["monitor"], "watch": None})
-            self.monitor.rewrite()
             if self.memory is not None:
                 self.memory.load_state_dict(state["memory"])
             self.resumed_state = state if state["optimizer"] is not None else None
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            reason = str(error).partition("\n")[0]
-            raise ValueError(
-                f"the checkpoint in {self.out} cannot be continued by this version ({reason}). {START_OVER}"
-            ) from error
-        at = self.position
+        self.monitor.rewrite()
         self.log(f"Continuing at epoch {at.epoch + 1}, step {at.step + 1} (run {self.run_spec.key}).")
         return True
+
+    def _continuing(self) -> AbstractContextManager[None]:
+        return explained(f"the checkpoint in {self.out} cannot be continued by this version", START_OVER)
 
     # --- Evaluation --------------------------------------------------------------------------------------------------
 
