@@ -160,6 +160,17 @@ def test_links_are_followed_and_loops_end(tmp_path):
     assert said(data, "a link back")
 
 
+def test_class_whose_name_is_not_text_is_refused(tmp_path):
+    """Otherwise the trained model could not be saved."""
+    root = class_folder(tmp_path / "set", {"a": 2, "b": 2})
+    try:
+        (root / "b").rename(os.fsdecode(os.fsencode(root) + b"/\xff"))
+    except OSError:
+        pytest.skip("this file system takes text only")
+    with pytest.raises(ValueError, match=r"set: the class '.' has a name that is not UTF-8 text"):
+        quietly(root, tmp_path)
+
+
 def test_folders_may_be_nested_deeper_than_functions(tmp_path, monkeypatch):
     """os.walk calls itself for every folder below Python 3.12; a path of so many is too long to be used at once."""
     root = class_folder(tmp_path / "set", {"a": 2, "b": 2})

@@ -609,6 +609,15 @@ def test_an_option_that_would_be_ignored_is_an_error(
     assert contents(tmp_path) == before
 
 
+def test_odd_names_of_files_cost_no_training(warm: Warm, tmp_path: Path) -> None:
+    """What is stored with a model and a result is checked when they are written, after the training."""
+    photos, out = write_folder(tmp_path / ("back\\slash" + 210 * "x")), tmp_path / "\udcff"
+    ended = warm.esupcon("train", photos, "--out", out, *TRAIN)
+    assert ended.code == 0, ended.err
+    assert warm.esupcon("evaluate", out, photos).code == 0
+    assert "already finished" in warm.esupcon("train", photos, "--out", out, *TRAIN).err
+
+
 HOSTILE_NAMES = ("=HYPERLINK(1)", "+1+cmd", "-2", "@SUM(A1)", "<script>alert(1)</script>", "[bold]b[/bold]", "\x1b]0;x")
 
 

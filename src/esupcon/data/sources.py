@@ -127,6 +127,8 @@ def encode_labels(
     parts = [_checked_labels(part, source) for part in (train, test) if part is not None]
     textual = any(part.dtype.kind == "O" for part in parts)
     names = in_class_order(set(map(str, np.unique(parts[0])))) if classes is None else tuple(classes)
+    if bad := [name for name in names if any("\ud800" <= character <= "\udfff" for character in name)]:
+        raise ValueError(f"{source}: the class {printable(bad[0])!r} has a name that is not UTF-8 text. Rename it.")
     if len(set(names)) < len(names):
         raise ValueError(f"{source} names a class twice: {', '.join(map(repr, names))}. Class names must differ.")
     keys = names if classes is None or textual else map(str, range(len(names)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from esupcon._console import Log, say
+from esupcon._console import Log, printable, say
 from esupcon._io import PathLike, locked, write_whole
 from esupcon.classifier.classifier import Classifier, unit
 from esupcon.classifier.folder import ModelInfo, TrainingData
@@ -176,7 +177,7 @@ def train(
             ),
             **measured,
             provenance=Provenance(
-                command=" ".join(sys.argv) if command is None else command,
+                command=(" ".join(sys.argv) if command is None else command).encode(errors="replace").decode(),
                 source=str(Path(run.source).absolute()) if Path(run.source).exists() else run.source,
                 seconds=round(time.monotonic() - started, 3),
                 train_seconds=training_seconds(folder.path),
@@ -405,7 +406,7 @@ def _save_model(folder: Path, fitted: Fitted, result: Result) -> None:
         method=run.train.method,
         settings={**run.train.model_dump(), "key": result.key},
         data=TrainingData(
-            name=Path(result.data.name).name,
+            name=re.sub(r"[/\\]", "_", printable(Path(result.data.name).name))[:200],
             fingerprint=result.data.fingerprint,
             **run.data.model_dump(include={"split_seed", "test_fraction", "n_per_class"}),
             **{name: value for name, value in run.scenario.items() if name != "seed"},
