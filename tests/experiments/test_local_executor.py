@@ -22,7 +22,7 @@ from stored_results import outcome
 CHECKPOINTS = "checkpoint-*.pt"
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 150) -> None:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -118,7 +118,7 @@ def test_sigterm_to_driver_and_workers_leaves_checkpoints_and_no_failure(store: 
     tests = Path(__file__).parents[1]
     words = [sys.executable, "-P", "-c", DRIVER, str(tmp_path), str(store.root), str(tests / "experiments"), str(tests)]
     driver = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    wait_for(lambda: all(has_started(store, row.key) for row in plan.rows), 90)
+    wait_for(lambda: all(has_started(store, row.key) for row in plan.rows))
     for pid in [process_of(store, row.key) for row in plan.rows] + [driver.pid]:  # as a scheduler does
         os.kill(pid, signal.SIGTERM)
     output, _ = driver.communicate(timeout=60)
