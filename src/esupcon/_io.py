@@ -37,7 +37,7 @@ def write_whole(path: PathLike, write: Callable[[BinaryIO], object]) -> Path:
         raise FileNotFoundError(f"{target} needs an existing folder; {target.parent} is not one. Create it first.")
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
-        with temporary.open("xb") as file:
+        with _named(target), temporary.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -45,6 +45,16 @@ def write_whole(path: PathLike, write: Callable[[BinaryIO], object]) -> Path:
     finally:
         temporary.unlink(missing_ok=True)
     return target
+
+
+@contextmanager
+def _named(path: PathLike) -> Iterator[None]:
+    """Add the name of the file to an error of writing, which has none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def write_bytes(path: PathLike, content: bytes) -> Path:
@@ -59,7 +69,7 @@ def write_json(path: PathLike, value: Any) -> Path:
 
 def append_line(path: PathLike, record: dict[str, Any]) -> None:
     """Append one JSON line."""
-    with open_to_append(path) as file:
+    with _named(path), open_to_append(path) as file:
         file.write(json.dumps(record, sort_keys=True) + "\n")
 
 

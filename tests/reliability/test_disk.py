@@ -48,7 +48,7 @@ def test_disk_full_while_training(warm: Warm, corners: Path, disk: Path, shared_
     words = ("train", corners, "--out", disk / "run", *TRAIN, "--checkpoint-seconds", "0")
     filler = fill(disk, kilobytes)
     first = warm.esupcon(*words)
-    assert_one_clear_line(first, "the disk is full", "run the same command again")
+    assert_one_clear_line(first, "the disk is full", "run the same command again", disk)
     filler.unlink()
     again = warm.esupcon(*words)
     assert again.code == 0, again.err
