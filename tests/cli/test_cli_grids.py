@@ -131,6 +131,7 @@ def test_an_interrupted_grid_continues(esupcon, tmp_path: Path, monkeypatch: pyt
     words = ("reproduce", "full", "--profile", "smoke", "--method", "ce", "--seeds", "1", *QUICK)
     words = (*words, "--store", tmp_path / "store")
     monkeypatch.setattr(grids, "LocalExecutor", Interrupted)
+    monkeypatch.setattr("esupcon.cli.stopping.GRACE_SECONDS", 60.0)  # a busy machine takes longer than 2 s to save
     monkeypatch.setattr(sys, "argv", ["esupcon", *map(str, words)])
     stopped = esupcon(*words, code=143)
     assert "stopped with 0 runs done. To continue: esupcon reproduce full" in stopped.err
