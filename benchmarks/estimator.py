@@ -43,12 +43,16 @@ def data_sets() -> dict[str, tuple[np.ndarray, np.ndarray, int]]:
     made = make_classification(
         6000, 20, n_informative=10, n_redundant=5, n_classes=4, n_clusters_per_class=2, flip_y=0.02, random_state=0
     )
+    rare = make_classification(
+        2500, 15, n_informative=5, n_redundant=5, weights=[0.9, 0.1], flip_y=0.02, random_state=0
+    )
     return {
         "iris": (*load_iris(return_X_y=True), 112),
         "wine": (*load_wine(return_X_y=True), 133),
         "breast cancer": (*load_breast_cancer(return_X_y=True), 500),
         "digits, table": (digits.data, digits.target, 1347),
         "made, 5,000 x 20": (*made, 5000),
+        "made, one in ten": (*rare, 500),
         "digits, images": (digits.images, digits.target, 1347),
     }
 

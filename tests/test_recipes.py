@@ -98,3 +98,9 @@ def test_grey_and_tiny_images_are_not_mirrored() -> None:
     assert not recommend(TrainSpec(augmentation="digits"), (3, 32, 32), 100).train.test_time_flip
     assert recommend(TrainSpec(), (3, 32, 32), 100).train.test_time_flip
     assert kind_of((3, 63, 80)) == "small images"
+
+
+def test_weight_decay_of_small_tables_is_for_adamw_only() -> None:
+    decays = {name: recommend(TrainSpec(optimizer=name), (30,), 500).train.weight_decay for name in ("adamw", "sgd")}
+    assert decays == {"adamw": recommend(TrainSpec(), (30,), 500).train.weight_decay, "sgd": TrainSpec().weight_decay}
+    assert decays["adamw"] > decays["sgd"]

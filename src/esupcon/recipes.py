@@ -31,8 +31,12 @@ _SHARE = {
     "prototype_share": (0.5, "prototypes and pairs of samples weigh the same"),
     "prototype_average": ("sample", "every sample weighs the same, as in the accuracy"),
 }
-_NETWORK_OF_ROWS = {
+_MEAN_CONTRAST: dict[str, tuple[Any, str]] = {
+    "contrast_weight": ("mean", "samples weigh as much as prototypes, with any number of classes")
+}
+_NETWORK_OF_ROWS: dict[str, tuple[Any, str]] = {
     "optimizer": ("adamw", "one rate suits layers of every size"),
+    **_MEAN_CONTRAST,
     **_SHARE,
 }
 #: Settings by recipe, each with its reason; those that depend on the number of samples follow below.
@@ -44,7 +48,7 @@ RECIPES: dict[str, dict[str, tuple[Any, str]]] = {
         "warmup": (0.0, "the steps of muon have a fixed length"),
         "neck": ("norm", "spreads embeddings over all directions"),
         "temperature": (0.2, "chosen on held-out CIFAR-10 images"),
-        "contrast_weight": ("mean", "samples weigh as much as prototypes, with any number of classes"),
+        **_MEAN_CONTRAST,
         "label_smoothing": (0.2, "keeps cross entropy from being too sure"),
         "label_noise": ("auto", "estimated in training; below 12 % nothing changes"),
         **_SHARE,
@@ -74,6 +78,7 @@ RECIPES: dict[str, dict[str, tuple[Any, str]]] = {
     "few rows": {
         "encoder": ("mlp-128x1", "few rows: one narrow layer is enough"),
         "lr": (2e-2, "a high rate needs fewer steps"),
+        "weight_decay": (1.0, "keeps the network smooth; chosen by cross-validation on several tables"),
         "augmentation": ("table_noise", "few rows: values of other rows would mislead"),
         **_NETWORK_OF_ROWS,
     },
@@ -183,6 +188,8 @@ def recommend(
         dropped |= _SHARE.keys()
     if "ce" not in losses:
         dropped.add("label_smoothing")
+    if named.get("optimizer", "adamw") != "adamw":  # for others the same decay has another effect
+        dropped.add("weight_decay")
     if "esupcon" not in losses:
         dropped.add("contrast_weight")
     if named.get("steps") is not None:

@@ -93,8 +93,9 @@ AUGMENTATIONS: Mapping[str, Augmentation] = MappingProxyType(
         "digits": ImageAugmentation(shift=0.1, zoom=(0.85, 1.15), rotation=12.0, padding="zeros"),
         "none": ImageAugmentation(),
         "table": TableAugmentation(corruption=0.2, noise=0.1),
-        # For tables in which every column matters: a value from a row of another class would be wrong.
-        "table_noise": TableAugmentation(noise=0.3),
+        # For small tables and embeddings: a value from a row of another class would mislead; the noise keeps few rows
+        # from being learnt by heart.
+        "table_noise": TableAugmentation(noise=0.5),
     }
 )
 
