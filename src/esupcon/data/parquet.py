@@ -22,16 +22,7 @@ from esupcon._console import Log, printable
 from esupcon._io import check_memory
 from esupcon.data import DataOptions
 from esupcon.data.decode import Encoded
-from esupcon.data.sources import (
-    LONGEST_LABEL,
-    TEST_NAMES,
-    TRAIN_NAMES,
-    ImageFiles,
-    Source,
-    as_text,
-    encode_labels,
-    stamp_of,
-)
+from esupcon.data.sources import LONGEST_LABEL, TEST_NAMES, TRAIN_NAMES, ImageFiles, Source, encode_labels, stamp_of
 
 _IMAGE_NAMES = ("image", "img", "images", "picture", "pixel_values")
 _LABEL_NAMES = ("label", "labels", "fine_label", "class", "target", "category", "y")
@@ -188,5 +179,5 @@ def _read_labels(files: list[Path], column: str) -> NDArray[Any]:
                 raise ValueError(f"{where} has labels of more than {LONGEST_LABEL:,} characters. {remedy}.")
             values.append(value)
     if any(isinstance(value, str) for value in values):
-        return as_text(map(str, values))
+        return np.array([*map(str, values)], object)  # see `as_text`
     return np.array(values) if values else np.empty(0, np.int64)

@@ -55,19 +55,16 @@ def rank() -> int:
     if found == "0" and not _by_torchrun():
         return 0
     needed = _LAUNCH if "RANK" in given or _by_torchrun() else _LAUNCH[:4]  # Fabric's launcher sets these
-    numbers = [given.get(name, "0") for name in needed if name != "MASTER_ADDR"]
-    wrong = ", ".join(f"no {name}" for name in needed if name not in given)
-    if not wrong and not all(number.isdecimal() for number in numbers):
-        wrong = "not numbers"
-    elif not wrong and needed == _LAUNCH:
+    fits = all(name == "MASTER_ADDR" or given.get(name, "").isdecimal() for name in needed) and "MASTER_ADDR" in given
+    if fits and needed == _LAUNCH:
         n, n_here = int(given["WORLD_SIZE"]), int(given["LOCAL_WORLD_SIZE"])
-        if not (int(found) < n and int(given["LOCAL_RANK"]) < n_here and n % n_here == 0):
-            wrong = "numbers that contradict each other"
-    if wrong:
+        fits = int(found) < n and int(given["LOCAL_RANK"]) < n_here and n % n_here == 0
+    if not fits:
         shown = ", ".join(f"{name} {printable(repr(value))}" for name, value in given.items())
+        expected = f"expected {', '.join(needed)} that fit together"
         raise ValueError(
-            f"the environment is that of a run in several processes ({shown}), but has {wrong}. Start the processes "
-            f"with torchrun, or unset {', '.join(given)}."
+            f"the environment names a run in several processes, but not all of it: {expected}; got {shown}. Start the "
+            f"processes with torchrun, or unset {', '.join(given)}."
         )
     return int(found)
 
