@@ -180,3 +180,18 @@ def test_setting_without_effect_is_refused(fields: dict[str, Any], train: dict[s
     with pytest.raises(ValueError, match=r"has no effect with.*\. Omit it\."):
         run.check_used(run.train)
     RunSpec(source="digits", train=TrainSpec()).check_used(TrainSpec())
+
+
+@pytest.mark.parametrize(
+    ("settings", "correction"),
+    [
+        ({}, 0.0),
+        ({"logit_adjustment": 0.6}, 0.6),
+        ({"contrast_weight": "mean"}, 0.5),
+        ({"contrast_weight": "mean", "logit_adjustment": 1.0}, 1.0),
+        ({"contrast_weight": "mean", "method": "ce"}, 0.0),
+        ({"contrast_weight": "mean", "class_weight": "balanced"}, 1.0),
+    ],
+)
+def test_the_mean_contrast_corrects_halfway_for_unequal_classes(settings: dict[str, Any], correction: float) -> None:
+    assert TrainSpec(**settings).prior_correction == correction

@@ -128,8 +128,17 @@ class TrainSpec(BaseModel):
 
     @property
     def prior_correction(self) -> float:
-        """How far training corrects for unequal classes: 0 not at all, 1 so that the logits are for equal ones."""
-        return 1.0 if self.class_weight == "balanced" else self.logit_adjustment
+        """How far training corrects for unequal classes: 0 not at all, 1 so that the logits are for equal ones.
+
+        With the mean contrast, half of the sum in the term of the prototypes is over samples. Frequent classes have more
+        of them there, which corrects for the class shares as logit adjustment does, about halfway.
+        """
+        if self.class_weight == "balanced":
+            return 1.0
+        method = METHODS.get(self.method)
+        losses = {term.loss for stage in method.stages for term in stage.terms} if method is not None else set()
+        halfway = self.contrast_weight == "mean" and "esupcon" in losses
+        return (1 + self.logit_adjustment) / 2 if halfway else self.logit_adjustment
 
     def stage_lr(self, stage: Stage, batch_size: int) -> float:
         """Return the peak learning rate of a stage.
