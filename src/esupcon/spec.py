@@ -130,8 +130,8 @@ class TrainSpec(BaseModel):
     def prior_correction(self) -> float:
         """How far training corrects for unequal classes: 0 not at all, 1 so that the logits are for equal ones.
 
-        With the mean contrast, half of the sum in the term of the prototypes is over samples. Frequent classes have more
-        of them there, which corrects for the class shares as logit adjustment does, about halfway.
+        With the mean contrast, half of the sum in the term of the prototypes is over samples. Frequent classes have
+        more of them there, which corrects for the class shares as logit adjustment does, about halfway.
         """
         if self.class_weight == "balanced":
             return 1.0
