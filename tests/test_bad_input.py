@@ -55,7 +55,7 @@ def test_message_gives_expectation_value_and_remedy(mistake: str) -> None:
     ("build", "message"),
     [
         (lambda: F.simclr_loss(z[:5]), r"two views.*odd number of rows, 5"),
-        (lambda: F.spce_loss(z, labels, average="mean"), r"'class', 'batch'; got 'mean'"),
+        (lambda: F.spce_loss(z, labels, average="mean"), r"class, batch; got 'mean'"),
         (lambda: F.spce_posterior(z, z[:, :3], labels, 3), "z_support must be as wide as z, 4"),
     ],
 )

@@ -49,11 +49,12 @@ def write_whole(path: PathLike, write: Callable[[BinaryIO], object]) -> Path:
 
 @contextmanager
 def _named(path: PathLike) -> Iterator[None]:
-    """Add the name of the file to an error of writing, which has none."""
+    """Add the name of the file to an error of the system in writing, which has none."""
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if error.errno is not None:
+            error.filename = error.filename or str(path)
         raise
 
 

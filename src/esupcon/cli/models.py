@@ -51,8 +51,15 @@ _SETTINGS, _SCENARIO, _RUN, _READING = "Training settings", "Harder settings", "
 #: Settings that `esupcon.recipes`, which is slow to import, chooses for the data.
 RECOMMENDED = (
     *("encoder", "epochs", "batch_size", "lr", "optimizer", "schedule", "warmup", "temperature", "neck"),
-    *("prototype_temperature", "prototype_share", "prototype_average", "label_smoothing", "label_noise"),
-    *("train_blocks", "cached_views", "augmentation", "test_time_flip"),
+    *(
+        "prototype_temperature",
+        "prototype_share",
+        "prototype_average",
+        "contrast_weight",
+        "label_smoothing",
+        "label_noise",
+    ),
+    *("weight_decay", "train_blocks", "cached_views", "augmentation", "test_time_flip"),
 )
 _HELD_OUT = "0.1, or 0 and cross-fitting if that is under 100 images"
 _SPLIT = ("split_seed", "test_fraction", "n_per_class")
