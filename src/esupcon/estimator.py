@@ -89,8 +89,8 @@ class ContrastiveClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Tr
         "balanced" draws every class equally often in training. A dict {label: weight} multiplies the posterior of a
         class by its weight, which is what training with weighted samples converges to.
     priors : {"training", "balanced"} or dict, default="training"
-        Class shares that predictions are for: those that training gave (of the samples, or equal ones with
-        ``class_weight="balanced"``), equal ones, or {label: share}.
+        Class shares that predictions are for: those that training gave (of the samples; equal ones with
+        ``class_weight="balanced"``; halfway between both with ESupCon's mean contrast), equal ones, or {label: share}.
     auto_calibrate : bool, default=True
         Fit a temperature for `predict_proba` on samples held out from training.
     validation_fraction : float, default=0.1

@@ -299,7 +299,8 @@ def _predicting(classifier: Classifier, watch: FitOptions) -> Iterator[None]:
 
 
 def _uncalibrated(run: RunSpec, data: TrainData) -> Calibration:
-    counts = tuple(np.bincount(data.y, minlength=data.n_classes).tolist())
+    y = data.y if data.y_held is None else np.concatenate([data.y, data.y_held])
+    counts = tuple(np.bincount(y, minlength=data.n_classes).tolist())
     calibration = Calibration(class_counts=counts, prior_correction=run.train.prior_correction)
     return calibration.with_priors(run.priors, data.classes or ())
 
